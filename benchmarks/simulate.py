@@ -5,7 +5,7 @@
 
 A slot plays one episode after the other; lengths are drawn from a lognormal distribution (heavy-tailed), some slots are
 slower (stragglers), whole nodes die and single workers are killed. The caller hands out orders by the rules of
-`Collection._deal` and `Schedule.share`, one message at a time, each of which takes it a while; a message takes a while
+`Orders.give` and `Schedule.share`, one message at a time, each of which takes it a while; a message takes a while
 to arrive. What follows a death, and after how long, says `pool.failure.on_death`; what a dead worker was playing goes
 first to the one in its place. With a policy that is asked once on each node `sample.batching.BatchFormer` says when,
 and with whom. What costs what is in `Costs`; everything else is counted.
@@ -188,7 +188,7 @@ class Simulation:
         self.busy += seconds
 
     def deal(self, numbers: Any) -> None:
-        """Give orders, as `Collection._deal` does."""
+        """Give orders, as `Orders.give` does."""
         for number in numbers:
             slot = self.slots[number]
             size, ahead = self.schedule.share(self.run.slots)

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from importlib import metadata
 from time import monotonic
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +17,7 @@ from treadle.nodes.placing import ALL, Machine, Placement, check, seat
 from treadle.nodes.software import differences, software
 from treadle.nodes.travel import PIECE, Writer, packed, read
 from treadle.nodes.worker import values_for
-from treadle.sample.by_index import ByIndex
-from treadle.sample.node_rollouts import FedSchedule, OnNode, made_in
-from treadle.sample.nodes import wanted
-from treadle.stream.watch import Tally
+from treadle.sample.nodes import Fed, made_in, wanted
 
 TWO = [Machine("a", "10.0.0.1", 4), Machine("b", "10.0.0.2", 16)]
 
@@ -193,26 +188,26 @@ def test_what_is_made_in_a_while_is_no_guess_from_a_moment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "fed", "more", "rows", "found"),
+    ("seconds", "fed", "more", "exact", "found"),
     [
-        (0.1, 4000, True, 1, (64, 32)),  # it has just begun: as a worker at hand
-        (20.0, 4000, True, 1, (500, 1000)),  # half a second, and a second
-        (20.0, 400, True, 1, (100, 1000)),  # as much as the other workers
-        (20.0, 40, True, 1, (10, 1000)),
-        (20.0, 400, False, 1, (25, 25)),  # the last order: something is kept for whoever is done early
-        (20.0, 4000, True, 2, (64, 32)),  # several at once
+        (0.1, 4000, True, False, (64, 32)),  # it has just begun: as a worker at hand
+        (20.0, 4000, True, False, (500, 1000)),  # half a second, and a second
+        (20.0, 400, True, False, (100, 1000)),  # as much as the other workers
+        (20.0, 40, True, False, (10, 1000)),
+        (20.0, 400, False, False, (25, 25)),  # the last order: something is kept for whoever is done early
+        (20.0, 4000, True, True, (64, 32)),  # several at once
     ],
 )
 def test_a_nodes_workers_share_its_orders(
-    seconds: float, fed: int, more: bool, rows: int, found: tuple[int, int]
+    seconds: float, fed: int, more: bool, exact: bool, found: tuple[int, int]
 ) -> None:
-    run: Any = object.__new__(OnNode)
-    run.source, run.workers, run._recipe = ByIndex(FedSchedule(), 0), 4, SimpleNamespace(rows=rows)
-    run.calls = SimpleNamespace(wear=SimpleNamespace(able=False))
-    run.tally, run._fed_from = Tally(episodes=int(4000 * max(1.0, seconds))), monotonic() - seconds
-    run.schedule.feed(range(fed + 1), more)
-    run.schedule.finish(run.schedule.take(), 20)
-    size, ahead = run._share()
+    source = Fed(0)
+    source.since, source.exact, source.tally.episodes = monotonic() - seconds, exact, int(4000 * max(1.0, seconds))
+    source.fed.feed(range(fed + 1), more)
+    index = source.fed.take()
+    assert index is not None
+    source.fed.finish(index, 20)
+    size, ahead = source.share(4)
     assert (size, ahead) == (pytest.approx(found[0], abs=1), pytest.approx(found[1], abs=1))
 
 

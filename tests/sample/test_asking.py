@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from treadle.errors import BadAction, UsageError
+from treadle.play.recipe import Asking
 from treadle.sample.asking import CallerPolicy
 from treadle.sample.inference import asked_in_caller
 
@@ -181,10 +182,16 @@ def test_a_state_is_like_the_first_one(state, said: str) -> None:
         policy.ask(observations(1), [0])
 
 
-@pytest.mark.parametrize("wrong", [{"pad_to": 0}, {"pad_to": 2.5}, {"n_action_steps": 0}, {"n_action_steps": True}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pad_to": 0}, {"pad_to": 2.5}, {"n_action_steps": 0}, {"n_action_steps": True},
+        {"batch_size": 0}, {"batch_size": 1.5}, {"batch_size": True}, {"patience": -1.0},
+    ],
+)  # fmt: skip
 def test_bad_numbers_are_refused_by_name(wrong: dict) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
-        CallerPolicy(nearest, "nearest", **wrong)
+        Asking(nearest, **wrong)
 
 
 def test_what_is_no_policy_is_refused() -> None:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.errors import UsageError
 from treadle.sample.batching import BatchFormer, Choice, fitted, fitting
 
 
@@ -61,12 +60,6 @@ def test_the_slots_of_a_dead_worker_are_not_asked_for() -> None:
 def test_a_size_that_the_slots_cannot_fill_is_bounded_by_them() -> None:
     assert BatchFormer(4, 2, size=100).choice.size == 4
     assert BatchFormer(16, 2, size=100, most=8).choice.size == 8
-
-
-@pytest.mark.parametrize("wrong", [{"size": 0}, {"size": 1.5}, {"size": True}, {"most": 0}, {"patience": -1.0}])
-def test_bad_bounds_are_refused_by_name(wrong: dict) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        BatchFormer(8, 2, **wrong)
 
 
 @given(call=st.floats(1e-4, 0.1), row=st.floats(0, 1e-3))

@@ -27,9 +27,8 @@ from treadle.program.gym_env import EnvRecipe
 from treadle.record.dataset import collect_dataset
 from treadle.record.summary import rows_of
 from treadle.sample import growth
-from treadle.sample.caller import CallerCollection
-from treadle.sample.orders import Collection
 from treadle.sample.schedule import Schedule
+from treadle.sample.streams import collection
 from treadle.wire import bell
 
 FIRST, ALL = 2, 5  # workers at first, and after some were added
@@ -171,19 +170,19 @@ def test_the_same_bytes_of_who_draws_from_global_generators(place: str, decided:
 def test_those_that_are_added_play(caller: bool, decided: None) -> None:
     asking = Asking(Plain(), 6) if caller else None
     recipe = RolloutRecipe(EnvRecipe(Waits), asking=asking)
-    with (CallerCollection if caller else Collection)(recipe, Schedule(), root=4) as run:
+    with collection(recipe, Schedule(), root=4) as run:
         for _ in run:
             if len([worker for worker, steps in run.tally.by_worker.items() if steps]) == ALL:
                 break
-        assert run.tally.added == run.workers - FIRST == ALL - FIRST
+        assert run.tally.added == run.source.workers - FIRST == ALL - FIRST
 
 
 def test_no_more_are_played_at_a_time_than_were_asked_for(decided: None) -> None:
     recipe = RolloutRecipe(EnvRecipe(Waits), asking=Asking(Plain(), 6))
-    with CallerCollection(recipe, Schedule(), root=4) as run:
+    with collection(recipe, Schedule(), root=4) as run:
         left, most = 40, 0
         for _ in run:
-            left, most = left - (run.tally.added > 0), max(most, len(run._playing))
+            left, most = left - (run.tally.added > 0), max(most, sum(map(len, run.source.dealt.values())))
             if not left:
                 break
         assert most == 6

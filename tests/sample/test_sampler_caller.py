@@ -14,6 +14,7 @@ import pytest
 from treadle import LocalSampler, MultiprocessingSampler, NewEnvUpdate
 from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.sample.schedule import Schedule
+from treadle.stream.watch import Watch
 
 SAMPLERS = [LocalSampler, MultiprocessingSampler]
 
@@ -137,9 +138,15 @@ def test_each_episode_knows_who_acted_first_and_last(kind: Any) -> None:
 def test_of_episodes_that_nobody_takes_no_book_is_kept() -> None:
     with sampler(MultiprocessingSampler, inference="caller", num_envs=8) as made:
         made.obtain_samples(0, 1, None)
-        kept = made._here._run.versions
-        assert any(made.obtain_samples(epoch, 1, None) and len(kept) for epoch in range(1, 4000))
-        made._here._run.again(Schedule(), 0)
+        here: Any = made._here
+        kept, under_way = here._versions, here._run.source.dealt
+        finished = (
+            kept.keys() - set().union(*under_way.values())
+            for epoch in range(1, 4000)
+            if made.obtain_samples(epoch, 1, None)
+        )
+        assert any(finished)
+        here._again(Schedule(), 0, Watch(Schedule().standing(), None))
         assert not kept
 
 
@@ -205,7 +212,7 @@ def test_an_interrupt_that_loses_what_was_told_leaves_nothing_to_wait_for(kind: 
         expected = columns(sampling.obtain_samples(0, 60, None))
     with sampler(kind, inference="caller", num_envs=4, schedule="deterministic") as sampling:
         run, times = sampling._here._run, count()
-        heard, poll = run.stream._carry_out, run.calls.poll
+        heard, poll = run.stream._carry_out, run.pool.calls.poll
 
         def interrupted(events: Any) -> Any:
             if next(times) == 5:
@@ -218,7 +225,7 @@ def test_an_interrupt_that_loses_what_was_told_leaves_nothing_to_wait_for(kind: 
             return told
 
         monkeypatch.setattr(run.stream, "_carry_out", interrupted)
-        monkeypatch.setattr(run.calls, "poll", polled)
+        monkeypatch.setattr(run.pool.calls, "poll", polled)
         with pytest.raises(KeyboardInterrupt):
             sampling.obtain_samples(0, 60, None)
         assert columns(sampling.obtain_samples(0, 60, None)) == expected

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.sample.node_rollouts import FedSchedule
+from treadle.sample.nodes import FedSchedule
 from treadle.sample.schedule import Schedule
 
 LENGTHS = st.lists(st.integers(1, 50), min_size=60, max_size=60)

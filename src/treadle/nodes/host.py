@@ -278,6 +278,3 @@ def _failure(error: BaseException, slots: tuple[int, ...]) -> tuple[int, Raised]
     if not isinstance(first, TaskRaised) or cause is None or isinstance(cause, RemoteTraceback):
         return slots[0], Raised.of(first, "init")
     return slots[first.where.slot or 0], replace(Raised.of(cause, "init"), traceback=first.remote_traceback)
-
-
-__all__ = ["ASIDE", "INSIDE", "Host", "Site", "World", "worth_sending"]

@@ -67,6 +67,3 @@ def check(machines: Sequence[Machine], placement: Placement) -> None:
     if seat(machines, {}, placement) is None:
         found = ", ".join(f"{each.address} has {each.cpus:g}" for each in machines) or "there is no node"
         raise UsageError(f"no node has cpus_per_node={placement.cpus} CPUs ({found}): ask for fewer")
-
-
-__all__ = ["ALL", "Machine", "Placement", "check", "seat"]

@@ -76,7 +76,9 @@ class Cluster:
 
         It is not restarted, nor are its calls repeated: who does that is `treadle.pool.calls`.
         """
-        ray, where = self._ray, _strategies().NodeAffinitySchedulingStrategy(machine.id, soft=False)
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        ray = self._ray
         marked = {name: ray.method(concurrency_group=ASIDE)(_unbound(getattr(kind, name))) for name in aside}
         actor = ray.remote(
             num_cpus=cpus,
@@ -84,7 +86,7 @@ class Cluster:
             max_restarts=0,
             max_task_retries=0,
             concurrency_groups={ASIDE: 1},
-            scheduling_strategy=where,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(machine.id, soft=False),
         )(type(kind.__name__, (kind,), marked))
         return actor.remote(*args)
 
@@ -224,12 +226,3 @@ def _ray() -> Any:
     except ImportError as error:
         raise MissingExtra("nodes are reached by Ray: pip install 'treadle[ray]'") from error
     return ray
-
-
-def _strategies() -> Any:
-    import ray.util.scheduling_strategies
-
-    return ray.util.scheduling_strategies
-
-
-__all__ = ["Cluster"]

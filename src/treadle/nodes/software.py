@@ -47,13 +47,10 @@ def _checksum(module: str) -> str:
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
-        return MISSING
+        spec = None
     if spec is None:
         return MISSING
     if not spec.has_location or spec.origin is None:
         return "a package without a file"
     with open(spec.origin, "rb") as file:
         return f"a file with the checksum {zlib.crc32(file.read()):08x}"
-
-
-__all__ = ["differences", "software"]

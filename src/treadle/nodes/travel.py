@@ -106,6 +106,3 @@ def packed(value: Any) -> Batch:
     writer = Writer()
     writer.add(value)
     return writer.batch()
-
-
-__all__ = ["PIECE", "Batch", "Message", "Writer", "packed", "read"]

@@ -460,5 +460,3 @@ class _Packed:
 
 
 register(BACKEND, lambda: NodeWorker)
-
-__all__ = ["BACKEND", "NodeCommon", "NodeWorker"]

@@ -23,10 +23,12 @@ from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError, WorkerError
 from treadle.interrupts import Later, undisturbed
 from treadle.memory.arena import too_many_files
-from treadle.pool.calls import Calls
+from treadle.pool.calls import Calls, Done, Lost, Ready
 from treadle.pool.group import FAREWELL, WorkerGroup, partition
 from treadle.pool.layout import MemoryLayout
 from treadle.wire import bell
+from treadle.wire.messages import Op
+from treadle.worker import life
 from treadle.worker.life import Event, State
 from treadle.worker.options import NAMES, OWN, PoolKeywords, PoolOptions, check_names
 from treadle.worker.worker import Worker
@@ -128,6 +130,21 @@ class Pool:
             self.memory.extend(added, bell.who_tries(len(self.workers) + count, 0, cores, self._rows))
             self.calls.extend(added)
         return added
+
+    def ask(self, name: str) -> None:
+        """Have every slot of the workers that are there do something, a method of its program."""
+        for worker in self.workers:
+            if worker.state in life.ALIVE:
+                asked: dict[int, Any] = dict.fromkeys(worker.slots, (name, (), {}))
+                self.calls.submit(worker, Op.CALL, asked, worker.slots, name)
+
+    def answers(self, tag: Any, timeout: float | None = None) -> list[Done | Lost | Ready]:
+        """All that happens until no request under the tag is awaited; or, with a `timeout`, until nothing does for so
+        many seconds."""
+        events: list[Done | Lost | Ready] = []
+        while self.calls.awaits(tag) and self.calls.poll(timeout, events.append):
+            continue
+        return events
 
     def in_slot_order(self) -> list[Worker]:
         return self.group.in_slot_order()

@@ -40,9 +40,9 @@ from treadle.record.summary import Summary, about_episodes, rows_of, time_shares
 from treadle.record.verify import verify as verify_episodes
 from treadle.record.verify import verify_again
 from treadle.repro import versions
+from treadle.sample.collection import CALLER, Collection
 from treadle.sample.failed import CollectionFailed, Failures
 from treadle.sample.named import env_name, file_and_name
-from treadle.sample.orders import CALLER, Collection
 from treadle.sample.run import Run, RunKeywords
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipped, remedy
@@ -322,7 +322,7 @@ class _Going:
             warnings.append(f"incomplete: the run was stopped after {len(notes)} episodes in a row were finished")
         elif verify and stopped is None:
             try:
-                few = min(verify, run.workers)
+                few = min(verify, run.source.workers)
                 verified, said = verify_episodes(self._run, notes, verify, report.path, workers=few)
                 warnings += said
             except KeyboardInterrupt:

@@ -58,7 +58,7 @@ class Summary:
         warnings: what a person was told.
         dataset: where it is, from the directory of the summary.
         data_bytes: size of its data file, by which a damaged one is known; 0 when nobody noted it.
-        inference: how the policy was asked in the caller (`treadle.sample.orders.Collection.stats`); empty: it was
+        inference: how the policy was asked in the caller (`treadle.sample.collection.Collection.stats`); empty: it was
             asked in the workers.
         successes: was each episode a success, as its last info says (`treadle.play.episode.success_of`); empty when
             none says.

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from treadle import trees
-from treadle.checks import check_whole
 from treadle.coroutines import Settled
 from treadle.errors import BadAction, UsageError
 from treadle.program.policies import _parameters, asker_of
@@ -54,7 +53,6 @@ class CallerPolicy:
         pad_to: int | None = None,
         n_action_steps: int | None = None,
     ) -> None:
-        check_whole(pad_to=pad_to, n_action_steps=n_action_steps)
         self.pad_to, self.n_action_steps = pad_to, n_action_steps
         self.told: list[str] = []
         self._rngs: dict[int, np.random.Generator] = {}

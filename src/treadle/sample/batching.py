@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from treadle.checks import check_seconds, check_whole
-
 AGAIN = (8, 32, 128, 512)  # batches after which is chosen, as what was measured grows
 KEPT = 512  # step times and batches that are remembered
 PATIENCE = 2.0  # times of a call: one that a row has missed, and as long again
@@ -74,8 +72,6 @@ class BatchFormer:
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
-        check_whole(size=self.size, most=self.most)
-        check_seconds("patience", self.patience, none=True, zero=True)
         self._most = min(self.most or self.slots, self.slots)
         first = self.size or max(1, self.slots // 2)
         self.choice = Choice(min(first, self._most), math.inf if self.patience is None else self.patience)

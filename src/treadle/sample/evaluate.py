@@ -89,7 +89,8 @@ class Evaluation:
             nothing where others do is none.
         success_low, success_high: Wilson's interval of that share, at `CONFIDENCE`.
         tasks: of a suite, each task's own result by name; its scores keep the indices of the run.
-        inference: how the policy was asked in the caller, as `treadle.sample.orders.Collection.stats`; {}: it was not.
+        inference: how the policy was asked in the caller, as `treadle.sample.batching.BatchFormer.stats`; {}: it was
+            not.
     """
 
     policy: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -19,7 +19,7 @@ from treadle.errors import BadObservation, TreadleError, Where, WorkerDied, Work
 from treadle.play.recipe import SKIPPED, RolloutRecipe, options_of
 from treadle.pool.failure import caster, how_it_ended, of_memory
 from treadle.program.policies import OF_BATCHES
-from treadle.repro import Repro, failure_of, note, recipe_of, spaces_of
+from treadle.repro import Repro, failure_of, recipe_of
 from treadle.sample.named import env_name
 from treadle.sample.skipping import Cause, Skipped, grouped
 
@@ -281,18 +281,3 @@ def repro_of(recipe: RolloutRecipe, root: int, index: int, error: CollectionFail
         repro.about["failed"] = {**failure_of(cause, error.reason), "episode": index}
         repro.arrays.update(cause.trail or {})
     return repro
-
-
-def record(
-    recipe: RolloutRecipe, root: int, error: CollectionFailed, spaces: Sequence[Any], keep: Callable[[Repro], Any]
-) -> None:
-    """Keep what ended a run, or what it skipped, can be replayed from; nothing where no single episode failed."""
-    index = error.where.episode
-    if index is not None and error.where.phase not in ("init", "write"):
-        repro = repro_of(recipe, root, index, error)
-        repro.about["spaces"] = spaces_of(spaces)
-        try:
-            keep(repro)
-        except OSError as problem:  # a full disk is no reason to hide what has failed
-            log.warning("what episode %d can be replayed from was not written: %s", index, problem)
-        note(error, repro)

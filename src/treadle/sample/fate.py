@@ -1,4 +1,5 @@
-"""What failures mean for episodes by index: made again, left out, or the end of the run.
+"""What becomes of episodes by index: what a slot tells is noted; one that fails is made again, left out, or the end of
+the run.
 
 When an episode fails, those with lower indices that other workers are playing may end first (for `SETTLE` seconds at
 most), and the failure of the lowest index is raised: which episode is told of does not depend on who was faster.
@@ -8,17 +9,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from treadle.errors import WorkerError
-from treadle.play.recipe import SKIPPED, Remark, Results
-from treadle.pool.calls import Calls, Lost
+from treadle.play.episode import Episode
+from treadle.play.pack import Pack
+from treadle.play.recipe import SKIPPED, Lost, Remark, Results, RolloutRecipe
+from treadle.pool import calls, failure
+from treadle.pool.pool import Pool
+from treadle.program.base import Description
+from treadle.repro import Repro, note, spaces_of
 from treadle.sample import failed
 from treadle.sample.by_index import ByIndex
 from treadle.sample.failed import CollectionFailed, Failures
 from treadle.sample.skipping import HINT, Skipping, remedy
+from treadle.stream.watch import Watch
+from treadle.wire.messages import Raised
+from treadle.worker import life
 from treadle.worker.life import RestartPolicy
 from treadle.worker.worker import Worker
 
@@ -27,50 +36,132 @@ log = logging.getLogger("treadle")
 SETTLE = 10.0  # seconds that episodes before a failing one get to end, so that the first failure is the one told
 
 
+def spaces_played(about: Description) -> tuple[Any, Any]:
+    """Of a slot's environment: observation space, action space."""
+    return about.observation_space, about.metadata.get("action_space", about.action_space)
+
+
 class ByIndexFate:
     """The fate of a run's episodes, see `treadle.stream.stream`.
 
     Args:
-        calls: of the pool; its question whom to blame is answered here.
+        recipe: what is played.
+        pool: the workers; the questions of its calls are answered here.
         source: of the indices.
+        watch: told of what is made.
         skipping: what becomes of an episode that fails; None: it ends the run, and there is no other way.
-        failures: of the run.
-        playing: asked of a worker that died: which episodes was it playing, and had it begun nothing else?
-        record: keeps what an episode that has failed can be replayed from.
+        failures: of the run; None: there were none before, and nobody looks at them.
+        keep: called with the repro of each episode that has failed; see `failed.py`.
 
     Attributes:
+        playing: asked of a worker that died: which episodes was it playing, and had it begun nothing else? The courier
+            says.
+        skips: is an episode that fails left out?
         out: workers that get no more orders.
         fresh: workers whose process has told of no result yet.
         failure: the lowest index that has failed and why; None: none has.
         remarks: kind -> lowest index, text.
     """
 
+    opens = True  # packs of episodes, which are otherwise handed on as they are
+
     def __init__(
         self,
-        calls: Calls,
+        recipe: RolloutRecipe,
+        pool: Pool,
         source: ByIndex,
-        skipping: Skipping | None,
-        failures: Failures,
-        playing: Callable[[Worker, WorkerError], tuple[list[int], bool]],
-        record: Callable[[CollectionFailed], None],
+        watch: Watch,
+        skipping: Skipping | None = None,
+        failures: Failures | None = None,
+        keep: Callable[[Repro], Any] | None = None,
     ) -> None:
-        self._calls, self._source, self._playing, self._record = calls, source, playing, record
+        self._recipe, self._pool, self._source, self.watch = recipe, pool, source, watch
         self._skipping, self._hint = skipping or Skipping(False), skipping is not None and not skipping.skip
-        self._failures = failures
-        calls.blame = self.blame
+        self.skips = self._skipping.skip
+        self.failures, self._keep = failures or Failures(), keep or (lambda repro: None)
+        self._calls = book = pool.calls
+        given, dealt = source.given, source.dealt
+        book.blame, book.wear.played = self.blame, lambda worker: given[worker.index] - len(dealt[worker.index])
+        self.playing: Callable[[Worker, WorkerError], tuple[list[int], bool]] = lambda worker, error: ([], False)
         self.out: set[int] = set()
-        self.fresh = {each.index for each in calls.workers}
+        self.fresh = {each.index for each in pool.workers}
         self.failure: tuple[int, CollectionFailed] | None = None
         self.remarks: dict[str, tuple[int, str]] = {}
         self._deadline = 0.0  # when the failure is raised at the latest
         self._deaths: dict[int, list[tuple[bool, object]]] = {}  # episode -> see `Skipping.hopeless`
         self._died_in: dict[int, tuple[list[int], list[int]]] = {}  # worker -> episodes it died in, and of
 
-    def again(self) -> None:
+    def again(self, watch: Watch) -> None:
         """Another run begins."""
-        self.failure = None
+        self.failure, self.watch = None, watch
         self.out.clear()
         self._deaths.clear()
+
+    # -- workers -----------------------------------------------------------------------------------------------------
+
+    def able(self) -> list[Worker]:
+        """Workers that may get orders: not those that have failed, nor those that are worn out, which are replaced as
+        soon as they have nothing more to do."""
+        able = [each for each in self._calls.workers if each.state in life.ALIVE and each.index not in self.out]
+        for worker in able if self._calls.wear.able and self.failure is None else ():
+            idle = worker.state is life.State.IDLE and not self._source.dealt[worker.index]
+            if idle and (why := self._calls.wear.worn(worker)):
+                self._calls.retire(worker, why)
+        return [each for each in able if each.state in life.ALIVE]
+
+    def ready(self, worker: Worker) -> None:
+        """A worker was started in the place of another, or was added."""
+        self.fresh.add(worker.index)
+        self._source.given[worker.index] = 0
+
+    # -- what was made -----------------------------------------------------------------------------------------------
+
+    def heard(self, worker: Worker, slot: int, told: Results) -> Results:
+        """Note what a slot has told; returns what the run did not have."""
+        at, source, found = worker.index, self._source, Results()
+        tally = source.tally
+        if told:
+            self.fresh.discard(at)
+        steps = tally.steps
+        for each in self._opened(told, worker, slot) if self.opens else told:
+            index, length, result = each
+            if type(result) is Pack:
+                if sum([source.finish(at, *episode) for episode in result.lengths()]):
+                    found.append(each)
+            elif length:
+                if source.finish(at, index, length):
+                    found.append(each)
+                    if self.watch.wanted:
+                        self.watch.heard(worker, 1, length, result.total_reward)
+            elif isinstance(result, Remark):
+                self.remark(index, result)
+            else:
+                lost, finished = isinstance(result, Lost), len(source.schedule.lengths)
+                error = self.error(result.raised, slot, worker) if lost else result.rebuilt(finished)
+                if lost or result.skip:
+                    del source.dealt[at][index]
+                    self.skip(index, error)
+                else:
+                    self.raised(error, worker)
+        tally.by_worker[at] = tally.by_worker.get(at, 0) + tally.steps - steps
+        return found
+
+    def _opened(self, told: Results, worker: Worker, slot: int) -> Iterator[Any]:
+        """Results, with the episodes of packs one by one. One that cannot be read has failed."""
+        for each in told:
+            if type(each[2]) is not Pack:
+                yield each
+                continue
+            for index, length, episode in each[2].episodes():
+                if isinstance(episode, Episode):
+                    yield index, length, episode
+                else:
+                    self.raised(self.error(Raised.of(episode, "unpickle", episode=index), slot, worker), worker)
+
+    def error(self, raised: Raised, slot: int, worker: Worker) -> CollectionFailed:
+        """What a slot's program raised."""
+        source = self._source
+        return failed.raised(failure.task_error(raised, worker.at(slot)), source.root, len(source.schedule.lengths))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -94,6 +185,19 @@ class ByIndexFate:
             error = self.failure[1]
             error.finished = len(self._source.schedule.lengths)
             raise error
+
+    def record(self, error: CollectionFailed) -> None:
+        """Keep what ended the run, or what it skipped, can be replayed from; nothing where no single episode failed."""
+        index = error.where.episode
+        if not self._pool.options.recorder or index is None or error.where.phase in ("init", "write"):
+            return
+        repro = failed.repro_of(self._recipe, self._source.root, index, error)
+        repro.about["spaces"] = spaces_of(spaces_played(self._pool.descriptions[0]))
+        try:
+            self._keep(repro)
+        except OSError as problem:  # a full disk is no reason to hide what has failed
+            log.warning("what episode %d can be replayed from was not written: %s", index, problem)
+        note(error, repro)
 
     # -- what raised -------------------------------------------------------------------------------------------------
 
@@ -121,11 +225,11 @@ class ByIndexFate:
         schedule = self._source.schedule
         if not schedule.skip(index):
             return
-        self._record(error)
-        self._failures.leave_out(index, error)
+        self.record(error)
+        self.failures.leave_out(index, error)
         so_far = schedule.skipped, schedule.episodes, len(schedule.lengths)
         if why := self._skipping.too_many(*so_far):
-            raise failed.too_many(error, f"{why}: {self._failures}", remedy(*so_far))
+            raise failed.too_many(error, f"{why}: {self.failures}", remedy(*so_far))
 
     def remark(self, index: int, remark: Remark) -> None:
         """Something was seen at an episode; the lowest index of each kind is told of."""
@@ -146,13 +250,13 @@ class ByIndexFate:
     def blame(self, worker: Worker, error: WorkerError) -> bool:
         """In which episodes was a worker that died, and did it die of one? What a worn one dies of may be its age: an
         episode is guilty when it is the first that a worker plays."""
-        playing, alone = self._playing(worker, error)
+        playing, alone = self.playing(worker, error)
         first = alone and worker.index in self.fresh and len(playing) == 1
         guilty = playing if first or self._calls.policy is RestartPolicy.DROP else []
         self._died_in[worker.index] = playing, list(guilty)
         return bool(guilty)
 
-    def died(self, event: Lost) -> None:
+    def died(self, event: calls.Lost) -> None:
         """A worker died: what it was to make is made by others, and what it was making by the one in its place."""
         source, worker, verdict = self._source, event.worker, event.verdict
         finished, at = len(source.schedule.lengths), worker.index
@@ -175,7 +279,7 @@ class ByIndexFate:
             mine += suspects
         else:
             source.tally.restarts += 1
-            self._failures.warn("died", event.error, f"worker {at} is replaced: {failed.happened(event.error)}{told}")
+            self.failures.warn("died", event.error, f"worker {at} is replaced: {failed.happened(event.error)}{told}")
             # what was begun last was at work, most likely: it is the first to be tried
             source.alone[at] = [*reversed(playing), *suspects]
             mine = [index for index in mine if index not in playing]
@@ -226,23 +330,26 @@ class Failed:
 class ToldFate(ByIndexFate):
     """The fate of episodes on a node: what is decided of them is told to the caller, as results.
 
-    Attributes:
+    Args:
         address: of the node.
+        parts: of the fate.
+
+    Attributes:
         told: what was decided; whoever tells it takes it out.
     """
 
-    address = ""
+    opens = False
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.told = Results()
+    def __init__(self, address: str, *parts: Any, **more: Any) -> None:
+        super().__init__(*parts, **more)
+        self._address, self.told = address, Results()
 
     def raised(self, error: CollectionFailed, worker: Worker | None = None) -> None:
-        self.told.append((-1, 0, Failed.of(error, self.address, False)))
+        self.told.append((-1, 0, Failed.of(error, self._address, False)))
 
     def skip(self, index: int, error: CollectionFailed) -> None:
         self._source.schedule.issued.discard(index)
-        self.told.append((index, 0, Failed.of(error, self.address, True)))
+        self.told.append((index, 0, Failed.of(error, self._address, True)))
 
     def remark(self, index: int, remark: Remark) -> None:
         self.told.append((index, 0, remark))

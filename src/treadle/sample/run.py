@@ -19,9 +19,9 @@ from treadle.errors import UsageError
 from treadle.nodes.placing import Placement
 from treadle.play.recipe import ResetOptions, RolloutRecipe
 from treadle.program.gym_env import EnvRecipe
+from treadle.sample.collection import Collection
 from treadle.sample.inference import asking_of
 from treadle.sample.named import env_of, reference_of
-from treadle.sample.orders import Collection
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipping
 from treadle.sample.streams import collection

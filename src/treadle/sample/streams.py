@@ -1,4 +1,4 @@
-"""Which collection plays a run (the policy in the workers, in the caller, or on nodes), and its episodes in order."""
+"""Where a run is played (on this machine, or on nodes), and its episodes in order."""
 
 from __future__ import annotations
 
@@ -9,25 +9,39 @@ from treadle.play.episode import Episode
 from treadle.play.recipe import RolloutRecipe
 from treadle.program.gym_env import of_coroutines
 from treadle.progress import Progress
-from treadle.sample.caller import CallerCollection
-from treadle.sample.nodes import NodesCollection
-from treadle.sample.orders import Collection
+from treadle.sample.by_index import ByIndex
+from treadle.sample.collection import Collection, run_here
+from treadle.sample.nodes import run_on_nodes
 from treadle.sample.schedule import Schedule
 from treadle.worker.backends import default_backend
 
 MOST_WAITING = 1 << 30  # bytes of finished episodes that wait for their turn
 
 
-def collection(recipe: RolloutRecipe, schedule: Schedule, *, placement: Any = None, **options: Any) -> Collection:
-    """One run of what the recipe says: with the policy in the workers, or in the caller; or, with a placement, on nodes
-    of a cluster."""
-    nodes = placement is not None
+def collection(
+    recipe: RolloutRecipe,
+    schedule: Schedule,
+    *,
+    root: int = 0,
+    room: Callable[[int], bool] | None = None,
+    placement: Any = None,
+    **options: Any,
+) -> Collection:
+    """A run, which is iterated.
+
+    Args:
+        recipe: what is played.
+        schedule: which episodes.
+        root: the run's seed.
+        room: asked before an index is handed out beyond one an environment: may the caller take more results?
+        placement: on which nodes of a cluster; None: on this machine.
+        options: see `run_here`.
+    """
+    source = ByIndex(schedule, root, room)
     if options.get("backend") is None:
         coroutines = of_coroutines(recipe.env.env)
-        options["backend"] = "process" if nodes else default_backend(options, coroutines=coroutines)
-    if nodes:
-        return NodesCollection(recipe, schedule, placement=placement, **options)
-    return (Collection if recipe.asking is None else CallerCollection)(recipe, schedule, **options)
+        options["backend"] = "process" if placement else default_backend(options, coroutines=coroutines)
+    return run_on_nodes(recipe, source, placement, **options) if placement else run_here(recipe, source, **options)
 
 
 def in_order(

@@ -1,13 +1,13 @@
 """Sampling with the agent in the caller: workers play environments, and the agent is asked here for all that are ready.
 
-A sampling is a run of `CallerCollection` in environments that stay. By index its episodes are those that workers make
+A sampling is a run in environments that stay. By index its episodes are those that workers make
 that ask by themselves; in order of arrival they count as they come.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,8 @@ from treadle.play.recipe import Asking, RolloutRecipe
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.own_names import own_names
 from treadle.program.policies import asker_of, policy_name
-from treadle.sample.caller import CallerCollection
+from treadle.sample.by_index import ByIndex
+from treadle.sample.collection import Collection, run_here
 from treadle.sample.schedule import Schedule
 from treadle.samplers.agents import actions_of, is_parameters, set_parameters
 from treadle.samplers.episode_batch import EpisodeBatch
@@ -31,50 +32,6 @@ from treadle.samplers.updates import environment
 from treadle.stream.watch import Watch
 
 OWN = frozenset({VERSION, LAST_VERSION})
-
-
-class Stamped(CallerCollection):
-    """Knows which version of the agent acted at each episode's first step, and at its last.
-
-    Attributes:
-        version: the agent's, from now on.
-        versions: episode -> (first, last), of those that are finished.
-    """
-
-    version = 0
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self.versions: dict[int, tuple[int, int]] = {}
-        self._acted: dict[int, tuple[int, int]] = {}
-        super().__init__(*args, **options)
-
-    def again(self, schedule: Schedule, root: int) -> None:
-        """As the base's: what was finished and nobody took is forgotten."""
-        super().again(schedule, root)
-        self.versions.clear()
-
-    def _left(self) -> float:
-        return math.inf  # there are further samplings
-
-    def watched(self, watch: Watch) -> None:
-        """Tell this one of the next run."""
-        self.stream.watch = watch
-
-    def ask_from_now(self, agent: Any) -> None:
-        """Ask another agent, also in what is under way."""
-        self._policy.ask_from_now(askable(agent), policy_name(agent))
-
-    def _ask(self, slots: list[int]) -> None:
-        for slot in slots:
-            first = self.version if self._steps[slot] == 0 else self._acted[slot][0]
-            self._acted[slot] = first, self.version
-        super()._ask(slots)
-
-    def _results(self, ready: Sequence[tuple[int, int, Any]], worker: Any, slot: int) -> list[tuple[int, int, Any]]:
-        found = super()._results(ready, worker, slot)
-        for index, _, _ in found:
-            self.versions[index] = self._acted[slot]
-        return found
 
 
 class CallerSampling:
@@ -96,18 +53,30 @@ class CallerSampling:
         self._options = {"workers": workers, **options}
         self._endless: Iterator[tuple[int, int, Any]] | None = None  # episodes in order of arrival, to go on with
         self._version, self._arrivals = 0, Schedule()
+        # episode -> the agent's version at its first step, and at its last, of those that nobody has taken
+        self._versions: dict[int, tuple[int, int]] = {}
         self._run = self._built()
 
-    def _built(self) -> Stamped:
+    def _built(self) -> Collection:
         recipe = RolloutRecipe(
             EnvRecipe(partial(environment, list(self._envs))),
             max_steps=self._limit,
             marks_cuts=False,
             asking=replace(self._asking, policy=askable(self._agent)),
         )
-        run = Stamped(recipe, Schedule(), **self._options)
-        self.spec = EnvSpec(*run.spaces, self._limit)
+        run = run_here(recipe, ByIndex(Schedule(), 0), **self._options)
+        assert run.rows is not None
+        self.spec, self._rows = EnvSpec(*run.spaces, self._limit), run.rows
+        self._rows.acting = self._acting
         return run
+
+    def _acting(self, index: int, steps: int) -> None:
+        first = self._version if steps == 0 else self._versions[index][0]
+        self._versions[index] = first, self._version
+
+    def _again(self, schedule: Schedule, root: int, watch: Watch) -> None:
+        self._run.again(schedule, root, watch)
+        self._versions.clear()
 
     @property
     def upcoming(self) -> int:
@@ -125,7 +94,7 @@ class CallerSampling:
             set_parameters(self._agent, agent)
         elif agent is not None:
             self._agent = agent
-            self._run.ask_from_now(agent)
+            self._rows.policy.ask_from_now(askable(agent), policy_name(agent))
         if env is not None:
             self._envs.append(env)
             try:
@@ -135,13 +104,11 @@ class CallerSampling:
                 raise
             self._run.close()
             self._endless, self._run = None, run
-        self._run.version = self._version
 
     def by_index(self, schedule: Schedule, root: int, watch: Watch) -> list[Episode]:
         """The episodes of a schedule, in order of index."""
         self._endless = None
-        self._run.again(schedule, root)
-        self._run.watched(watch)
+        self._again(schedule, root, watch)
         found = {index: episode for index, _, episode in self._run}
         self._run.warn()
         end = schedule.end
@@ -151,8 +118,7 @@ class CallerSampling:
         """Episodes as they come, until they have so many steps; those that begin now have indices from `first` on."""
         if self._endless is None or not self._stale:
             self._arrivals = Schedule(first=first)
-            self._run.again(self._arrivals, root)
-            self._run.watched(watch)
+            self._again(self._arrivals, root, watch)
             self._endless = iter(self._run)
         found: list[Episode] = []
         try:
@@ -166,7 +132,7 @@ class CallerSampling:
         return found
 
     def _stamped(self, episode: Episode) -> Episode:
-        first, last = self._run.versions.pop(episode.index)
+        first, last = self._versions.pop(episode.index)
         if not self._stale:
             return episode
         info = {**own_names(episode.infos[0], OWN, "env"), VERSION: first, LAST_VERSION: last}

@@ -12,7 +12,7 @@ Three parts decide, and the loop alone calls `Calls.poll`:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from treadle.errors import WorkerError
 from treadle.pool.calls import Calls, Done, Event, Lost
@@ -119,12 +119,3 @@ class Stream(Generic[Made]):
             return made
         finally:
             del error  # its traceback knows this frame
-
-
-def answers(calls: Calls, tag: Any, timeout: float | None = None) -> list[Event]:
-    """All that happens until no request under the tag is awaited; or, with a `timeout`, until nothing does for so many
-    seconds."""
-    events: list[Event] = []
-    while calls.awaits(tag) and calls.poll(timeout, events.append):
-        continue
-    return events

@@ -9,6 +9,8 @@ from treadle.pool.pool import Pool
 from treadle.progress import Standing, throttled
 from treadle.worker.worker import Worker
 
+Tell = Callable[[Standing], None] | None  # called with the standing of a run while it goes on; None: nobody looks
+
 PATIENCE = 0.1  # seconds between two looks at workers that say nothing
 
 
@@ -40,7 +42,7 @@ class Watch:
         wanted: does anybody look?
     """
 
-    def __init__(self, now: Standing, tell: Callable[[Standing], None] | None, rows: int = 1) -> None:
+    def __init__(self, now: Standing, tell: Tell, rows: int = 1) -> None:
         self.now, self._rows = now, rows
         self._at_last = tell
         self._tell = None if tell is None else throttled(tell)

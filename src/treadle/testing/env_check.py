@@ -30,7 +30,6 @@ from treadle.pool.wear import shown
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.failed import reason_of
 from treadle.sample.named import env_name, env_of
-from treadle.stream.stream import answers
 from treadle.testing.env_probe import PARTS, Cause, EnvProbe, Left, Walk, place_of
 from treadle.testing.processes import children_of, parent_of, runs
 from treadle.testing.verdict import FAULT, WARNING, Report, short
@@ -246,7 +245,7 @@ class Check:
             a_step, a_start = (sum(played) + sum(resets)) / len(played), self._built + max(resets)
             pool.calls.step_timeout += round(MANY_STEPS[name] * a_step + MANY_STARTS * a_start, 1)
         pool.calls.submit(worker, Op.STREAM, {0: (name, args)}, (0,), name)
-        heard = answers(pool.calls, name)
+        heard = pool.answers(name)
         if self._server is not None and self._safe and not _serves(self._server):
             self._safe = False
             self.report.add(FAULT, "dies", f"{doing}: it ends the process that has started it (os.getppid())", PARENT)
@@ -464,7 +463,7 @@ class Check:
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGKILL)
         start = time.monotonic()
-        answers(pool.calls, "walk")
+        pool.answers("walk")
         took = time.monotonic() - start
         pool.close()
         self._children |= set(children)

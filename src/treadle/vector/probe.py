@@ -31,9 +31,7 @@ from treadle.pool.calls import Done, Event, Lost
 from treadle.pool.pool import Pool
 from treadle.pool.processor import times_of, times_of_thread
 from treadle.program.base import Description, Program
-from treadle.stream.stream import answers
 from treadle.vector.shares import CROWDED_SHARE, Measured, Why
-from treadle.wire.messages import Op
 from treadle.worker.options import PoolOptions
 
 log = logging.getLogger("treadle")
@@ -88,13 +86,9 @@ def measure(factory: Callable[[], Program], n: int, options: PoolOptions | None 
         pool.close(patience)
 
 
-def _ask(pool: Pool, name: str) -> None:
-    pool.calls.submit(pool.workers[0], Op.CALL, {0: (name, (), {})}, (0,), name)
-
-
 def _asked(pool: Pool, name: str) -> Event:
-    _ask(pool, name)
-    return answers(pool.calls, name)[0]
+    pool.ask(name)
+    return pool.answers(name)[0]
 
 
 def _said(event: Event) -> Any:
@@ -123,9 +117,9 @@ def _time_in_line(pool: Pool) -> float:
     for again in range(LOOKS):
         if again:
             sleep(BETWEEN)
-        _ask(pool, "beside")
+        pool.ask("beside")
         own = compute_beside()
-        theirs = _said(answers(pool.calls, "beside")[0])
+        theirs = _said(pool.answers("beside")[0])
         if theirs is None:
             return 0.0
         least = min(least, (own + theirs) / 2)

@@ -1,4 +1,4 @@
-"""Collecting with the policy in the caller: workers play, and whoever is ready is asked for together.
+"""The courier of slots that are stepped from here: workers play, and the policy is asked for whoever is ready together.
 
 There are no groups of slots. A slot whose step has come waits for the policy; the batch former (`batching.py`) says
 when a batch is asked and with whom; while the policy thinks, the others step. A slot whose episode has ended begins the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -19,7 +20,7 @@ from treadle import seeding
 from treadle.errors import BadAction, UsageError, Where, WorkerError
 from treadle.lockstep.slot_rows import SlotRows
 from treadle.play.asked import RESULTS, AskedSlot, Begin
-from treadle.play.recipe import SKIPPED, RolloutRecipe, Shares
+from treadle.play.recipe import SKIPPED, Results, RolloutRecipe
 from treadle.play.slot import Globals
 from treadle.pool import failure
 from treadle.pool.calls import Done, Lost
@@ -29,12 +30,10 @@ from treadle.program.suite import Suite
 from treadle.sample import failed
 from treadle.sample.asking import CallerPolicy
 from treadle.sample.batching import BatchFormer
+from treadle.sample.by_index import ByIndex
+from treadle.sample.fate import ByIndexFate, spaces_played
 from treadle.sample.inference import ENVS_PER_WORKER
-from treadle.sample.orders import CALLER, Collection
-from treadle.sample.schedule import Schedule
 from treadle.spaces import Mismatch
-from treadle.stream.watch import Watch
-from treadle.wire import bell
 from treadle.wire.info_rows import InfoRows
 from treadle.wire.line import BUSY_NS
 from treadle.wire.messages import Op, Raised
@@ -43,37 +42,39 @@ from treadle.worker.worker import Worker
 LONG_STEP = 1e-4  # seconds; steps that take longer travel alone, shorter ones of one worker together
 
 
-class CallerCollection(Collection):
-    """As `Collection`, for a recipe with `asking`."""
+class Rows:
+    """A courier of indices, see `treadle.stream.stream`.
 
-    _packs = False  # each comes with its last step
+    Args:
+        recipe: what is played; with `asking`.
+        pool, source, fate: as of `Orders`.
 
-    def __init__(self, recipe: RolloutRecipe, schedule: Schedule, **options: Any) -> None:
+    Attributes:
+        policy: is asked about rows; whoever closes the pool closes it, too.
+        acting: None, or called with (index, steps so far) of each episode for which the policy is about to be asked.
+    """
+
+    acting: Callable[[int, int], None] | None = None
+
+    def __init__(self, recipe: RolloutRecipe, pool: Pool, source: ByIndex, fate: ByIndexFate) -> None:
         assert recipe.asking is not None
-        self._asking = asking = recipe.asking
-        if options.get("backend") == "thread" and options.get("workers") is None:  # one an environment
-            threads = asking.num_envs or ENVS_PER_WORKER * bell.cores()
-            self._asking, options["workers"] = dataclasses.replace(asking, num_envs=threads), threads
-        super().__init__(dataclasses.replace(recipe, policy=None, rows=1, asking=None), schedule, **options)
-        self._asked_for = recipe
-        pool, memory = self.pool, self.pool.memory.rows
-        try:
-            self._check_alike()
-            self._policy = CallerPolicy(
-                built_policy(asking.policy, *self.spaces),
-                policy_name(asking.policy),
-                pad_to=asking.pad_to,
-                n_action_steps=asking.n_action_steps,
-            )
-        except BaseException:
-            self.close()
-            raise
-        self.source.least = self._seats
-        numbers = asking.batch_size, asking.patience, asking.pad_to
-        self._former = BatchFormer(self._seats, self.workers, *numbers)
-        assert memory is not None  # such a pool has rows
-        self._rows = SlotRows(memory, pool.workers, cast=True)
-        self._playing: dict[int, int] = {}  # slot -> index of its episode
+        asking = self._asking = recipe.asking
+        self._pool, self._calls, self._source, self._fate = pool, pool.calls, source, fate
+        self._fresh_env = recipe.fresh_env
+        fate.playing = self._playing_in
+        self._seats = pool.n - pool.later  # episodes that are played at a time; who is added has a slot for one
+        source.workers, source.least = len(pool.workers), self._seats
+        self._check_alike()
+        self.policy = CallerPolicy(
+            built_policy(asking.policy, *spaces_played(pool.descriptions[0])),
+            policy_name(asking.policy),
+            pad_to=asking.pad_to,
+            n_action_steps=asking.n_action_steps,
+        )
+        self._former = BatchFormer(self._seats, source.workers, asking.batch_size, asking.patience, asking.pad_to)
+        assert pool.memory.rows is not None  # such a pool has rows
+        self._rows = SlotRows(pool.memory.rows, pool.workers, cast=True)
+        self._playing: dict[int, int] = {}
         self._steps = np.zeros(pool.n, np.int64)  # answered in the slot's episode
         self._since = np.zeros(pool.n)  # when its request was sent
         self._begun = np.zeros(pool.n, np.int64)  # episodes that its present environment has begun
@@ -83,31 +84,28 @@ class CallerCollection(Collection):
         self._busy: dict[int, float] = {}  # worker -> seconds a step of its takes, as far as was seen
         self._counted: dict[int, tuple[int, int]] = {}  # worker -> steps not yet noted, its nanoseconds before them
 
-    def _pool(self, globals: Globals, **options: Any) -> Pool:
-        count = self._asking.num_envs or self.workers * ENVS_PER_WORKER
-        self._asking.check_batch(count)
-        if self.schedule.end is not None:
-            left = self.schedule.end - len(self.schedule.lengths) - len(self.schedule.skipped)
-            count = max(1, min(count, left))
-        self.workers = options["workers"] = min(self.workers, count)
-        self._seats = count  # episodes that are played at a time; each worker that is added has a slot for one
-        recipe, n = self._recipe, self._asking.n_action_steps
-        later = 0 if isinstance(recipe.env.env, Suite) else self._later(count)  # whose environments are counted
-        shared = count > self.workers
+    @staticmethod
+    def pool(
+        recipe: RolloutRecipe, source: ByIndex, workers: int, most: float, globals: Globals, **options: Any
+    ) -> Pool:
+        """The workers, to which others may be added (`most` in all)."""
+        asking, suite = recipe.asking, isinstance(recipe.env.env, Suite)
+        assert asking is not None
+        count = asking.num_envs or workers * ENVS_PER_WORKER
+        asking.check_batch(count)
+        count = source.bounded(count)
+        workers = min(workers, count)
+        later = 0 if suite else max(0, int(min(most, count) - workers))  # a suite's environments are counted
+        recipe = dataclasses.replace(recipe, policy=None, rows=1, asking=None, packs=False)  # each with its last step
+        n, shared = asking.n_action_steps, count > workers
         factories = [partial(AskedSlot, recipe, slot, globals, n, shared) for slot in range(count + later)]
-        return Pool(factories, later=later, blocks=1, **options)
-
-    @property
-    def spaces(self) -> tuple[Any, Any]:
-        """Of the environments: observation space, action space."""
-        about = self.pool.descriptions[0]
-        return about.observation_space, about.metadata["action_space"]
+        return Pool(factories, workers=workers, later=later, blocks=1, **options)
 
     def _check_alike(self) -> None:
         """Rows of one batch have one space; those of the user's own may not know that they are equal."""
-        for slot, about in enumerate(self.pool.descriptions):
-            theirs = about.observation_space, about.metadata["action_space"]
-            for what, first, other in zip(("observation", "action"), self.spaces, theirs, strict=True):
+        first_spaces = spaces_played(self._pool.descriptions[0])
+        for slot, about in enumerate(self._pool.descriptions):
+            for what, first, other in zip(("observation", "action"), first_spaces, spaces_played(about), strict=True):
                 knows = type(other).__eq__ is not object.__eq__ or type(first) is not type(other)
                 if knows and first != other:
                     raise UsageError(
@@ -119,58 +117,49 @@ class CallerCollection(Collection):
         """How the policy was asked: see `BatchFormer.stats`."""
         return self._former.stats()
 
-    def again(self, schedule: Schedule, root: int) -> None:
-        """Another run in the same environments: iterate once more. What is being played is given up."""
-        # steps of environments; nobody waits for more than what each is at. Who owes what the pool knows: an interrupt
-        # may have lost what was told here, and the count with it
-        self.stream.drain()
+    def forget(self) -> None:
+        """Nothing is under way any more, and what was being played is given up."""
+        # who owes what the calls know: an interrupt may have lost what was told here, and the count with it
         self._coming = 0
-        self.source.again(schedule, root)
-        self.fate.again()
-        self.stream.watch = Watch(schedule.standing(), None)
         self._playing.clear()
         self._former.clear()
 
     # -- handing out -------------------------------------------------------------------------------------------------
 
-    def give(self, held: int = 0) -> None:
+    def give(self, held: int) -> None:
         """Begin episodes in slots that have none, and ask the policy for those that wait."""
+        source, wear = self._source, self._calls.wear
         free: list[tuple[int, int, Worker]] = []  # in whose turn it is: first those of who plays least
-        for worker in self._able() if self.fate.failure is None and len(self._playing) < self._seats else ():
+        for worker in self._fate.able() if self._fate.failure is None and len(self._playing) < self._seats else ():
             mine = [slot for slot in worker.slots if slot not in self._playing]
             free += [(at, slot, worker) for at, slot in enumerate(mine, len(worker.slots) - len(mine))]
         enough: set[int] = set()
-        for _, slot, worker in sorted(free, key=itemgetter(0)) if self.tally.added else free:
+        for _, slot, worker in sorted(free, key=itemgetter(0)) if source.tally.added else free:
             if len(self._playing) < self._seats and worker.index not in enough:
-                if indices := self._next(worker, held):
+                ahead = len(source.dealt[worker.index])
+                wanted = int(ahead < len(worker.slots))
+                if wanted and wear.able:
+                    wanted = min(wanted, wear.left(worker, ahead, 1))
+                if indices := source.take(worker.index, wanted, held):
                     self._begin(worker, slot, indices[0])
                 else:
                     enough.add(worker.index)
         while slots := self._former.take(time.monotonic(), self._coming):
             self._ask(sorted(slots))
-        if self._growth is not None and self.fate.failure is None:
-            self._growth.turn(min(self._seats - self.workers, self._unmade()), self._left())
-
-    def _work(self, worker: Worker) -> tuple[float, int]:
-        assert worker.line is not None
-        return worker.line.words[BUSY_NS] * 1e-9, worker.line.taken
-
-    def _wants(self, worker: Worker, held: int) -> int:
-        return int(len(self.source.dealt[worker.index]) < len(worker.slots))
 
     def _begin(self, worker: Worker, slot: int, index: int, anew: bool = False) -> None:
         anew = anew or slot in self._failed_envs
         self._failed_envs.discard(slot)
-        self._begun[slot] = 1 if anew or self._recipe.fresh_env else self._begun[slot] + 1
+        self._begun[slot] = 1 if anew or self._fresh_env else self._begun[slot] + 1
         self._playing[slot] = index
-        self.source.deal(worker.index, [index])
+        self._source.deal(worker.index, [index])
         self._steps[slot] = 0
-        self._policy.start(slot, seeding.episode_policy_seed(self.source.root, index))
-        order = {slot: (seeding.episode_env_seed(self.source.root, index), Begin(index, self.source.root, anew))}
+        self.policy.start(slot, seeding.episode_policy_seed(self._source.root, index))
+        order = {slot: (seeding.episode_env_seed(self._source.root, index), Begin(index, self._source.root, anew))}
         self._submit(worker, Op.RESET, order, [slot])
 
     def _submit(self, worker: Worker, op: Op, payload: Any, slots: list[int]) -> None:
-        self.calls.submit(worker, op, payload, slots, tuple(slots), self._rows.block)
+        self._calls.submit(worker, op, payload, slots, tuple(slots), self._rows.block)
         self._since[slots] = time.monotonic()
         self._coming += len(slots)
 
@@ -178,9 +167,12 @@ class CallerCollection(Collection):
 
     def _ask(self, slots: list[int]) -> None:
         """Ask the policy about these slots, and send them on their ways."""
+        if self.acting is not None:
+            for slot in slots:
+                self.acting(self._playing[slot], int(self._steps[slot]))
         began = time.monotonic()
         try:
-            actions, infos = self._policy.ask(self._rows.read(slots), slots)
+            actions, infos = self.policy.ask(self._rows.read(slots), slots)
             mailed = self._rows.write(actions, slots)
         except Exception as error:  # noqa: BLE001 - whatever the policy raises is placed
             self._former.counts.policy += time.monotonic() - began
@@ -190,15 +182,15 @@ class CallerCollection(Collection):
         for worker, mine in self._rows.by_worker(slots):
             if infos is not None:
                 said: dict[int, Any] = {slot: ("note", (self._spread(infos[rows[slot]]),), {}) for slot in mine}
-                self.calls.submit(worker, Op.CALL, said, mine, None)
+                self._calls.submit(worker, Op.CALL, said, mine, None)
             alone = self._busy.get(worker.index, 1.0) >= LONG_STEP
             for group in [[slot] for slot in mine] if alone else [mine]:
                 self._submit(worker, Op.STEP, self._rows.step_payload(worker, group, mailed), group)
         now = time.monotonic()
         self._former.answered(len(slots), began, now)
-        if self._policy.told:
-            self.fate.remarks["policy"] = 0, "; ".join(self._policy.told)
-            self._policy.told.clear()
+        if self.policy.told:
+            self._fate.remarks["policy"] = 0, "; ".join(self.policy.told)
+            self.policy.told.clear()
 
     def _spread(self, info: dict[str, Any]) -> list[dict[str, Any]]:
         """The policy's info of one answer by steps: it belongs to the step it was asked at, or has one for each."""
@@ -225,10 +217,10 @@ class CallerCollection(Collection):
             error = UsageError(f"row {row} of {batch}: the policy's actions do not fit the action space: {hint}")
         elif isinstance(error, BadAction):
             error = UsageError(f"{batch}: {error}")
-        seed, step = seeding.episode_env_seed(self.source.root, index), int(self._steps[slots[row]]) + 1
+        seed, step = seeding.episode_env_seed(self._source.root, index), int(self._steps[slots[row]]) + 1
         raised = Raised.of(error, "policy", step=step, episode=index, seed=seed)
         told = failure.task_error(raised, Where(slots[row]))
-        found = failed.raised(told, self.source.root, len(self.schedule.lengths))
+        found = failed.raised(told, self._source.root, len(self._source.schedule.lengths))
         others = sorted(self._playing[slot] for slot in slots)
         found.add_note(f"the policy was asked in the caller, in {batch}, for episodes {', '.join(map(str, others))}")
         return found
@@ -236,24 +228,27 @@ class CallerCollection(Collection):
     # -- taking ------------------------------------------------------------------------------------------------------
 
     def ready(self, worker: Worker) -> None:
-        super().ready(worker)
+        """A worker has begun: its slots have new environments, and perhaps there are more of them than there were."""
+        self._fate.ready(worker)
         self._rows.add(worker)
-        self._former.workers = self.workers
-        if not self.calls.growing:
+        workers = self._former.workers = self._source.workers
+        self._source.least = self._seats + self._source.tally.added
+        if not self._calls.growing:
             self._former.choose()
-            fair = -(-self._seats // self.workers)
-            for each in self.pool.workers:
+            fair = -(-self._seats // workers)
+            for each in self._pool.workers:
                 mine = sorted(self._playing.keys() & each.slots, key=self._steps.__getitem__, reverse=True)
                 self._moves.update(mine[fair:])
         self._begun[list(worker.slots)] = 0
         self._failed_envs.difference_update(worker.slots)
 
     def patience(self) -> float | None:
-        """Seconds to wait for the next event at most."""
-        limits = [super().patience(), self._former.wait(time.monotonic())]
+        """Until a failure is raised, or a batch is asked however few wait."""
+        limits = [self._fate.patience(), self._former.wait(time.monotonic())]
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def answered(self, event: Done) -> list[tuple[int, int, Any]]:
+    def answered(self, event: Done) -> Results:
+        """The episodes that have ended with a step; slots that have not wait for the policy."""
         slots, worker, extras = event.tag, event.worker, event.reply.extras
         if type(slots) is not tuple:
             return []
@@ -265,7 +260,7 @@ class CallerCollection(Collection):
             infos = extras.infos.rows() if type(extras.infos) is InfoRows else extras.infos
             raised = extras.raised
             self._rows.heard(extras)
-        found: list[tuple[int, int, Any]] = []
+        found: Results = []
         for slot in slots:
             if slot in raised:
                 self._slot_raised(worker, slot, raised[slot])
@@ -274,14 +269,12 @@ class CallerCollection(Collection):
             if event.call.op is Op.STEP:
                 self._steps[slot] += self._asking.n_action_steps or 1
             if results:
-                found += self._results(results, worker, slot)
+                found += self._fate.heard(worker, slot, results)
             if any(length for _, length, _ in results):  # its episode has ended; what else there is are remarks
                 del self._playing[slot]
             elif slot in self._moves:  # another begins it again, sooner done than this one of many
                 self._moves.remove(slot)
-                index = self._playing.pop(slot)
-                del self.source.dealt[worker.index][index]
-                self.schedule.lose(index)
+                self._source.lose(worker.index, self._playing.pop(slot))
             else:
                 self._former.ready(slot, now)
         self._time(worker, len(slots), now - float(self._since[slots[0]]))
@@ -307,46 +300,48 @@ class CallerCollection(Collection):
     def _slot_raised(self, worker: Worker, slot: int, raised: Raised) -> None:
         """An environment has raised in its reset or step; in skipping it is tried once more in a new one."""
         index = self._playing.pop(slot)
-        del self.source.dealt[worker.index][index]
-        seed = seeding.episode_env_seed(self.source.root, index)
+        del self._source.dealt[worker.index][index]
+        seed = seeding.episode_env_seed(self._source.root, index)
         step = None if raised.phase == "reset" else int(self._steps[slot]) + 1
         raised = dataclasses.replace(raised, episode=index, seed=seed, step=step)
-        error = self._error(raised, slot, worker)
-        if self._skips and raised.phase in SKIPPED and self._begun[slot] > 1:
+        error = self._fate.error(raised, slot, worker)
+        if self._fate.skips and raised.phase in SKIPPED and self._begun[slot] > 1:
             self._begin(worker, slot, index, anew=True)
             return
         self._failed_envs.add(slot)
-        if self._skips and raised.phase in SKIPPED:
-            self.fate.skip(index, error)
+        if self._fate.skips and raised.phase in SKIPPED:
+            self._fate.skip(index, error)
             return
-        self.fate.raised(error, None)
+        self._fate.raised(error, None)
 
     def _playing_in(self, worker: Worker, error: WorkerError) -> tuple[list[int], bool]:
         slot = error.where.slot
         index = self._playing.get(slot) if slot is not None else None
         # the pool counts a slot's episodes; ours have the run's indices
-        seed = None if index is None else seeding.episode_env_seed(self.source.root, index)
+        seed = None if index is None else seeding.episode_env_seed(self._source.root, index)
         step = int(self._steps[slot]) + 1 if index is not None and error.where.phase == "step" else None
         error.where = dataclasses.replace(error.where, episode=index, seed=seed, step=step)
-        mine = list(self.source.dealt[worker.index])
+        mine = list(self._source.dealt[worker.index])
         return [index] if index is not None else mine, len(mine) == 1
 
     def gone(self, event: Lost) -> None:
-        super().gone(event)
+        """Its slots play nothing and wait for nobody."""
         worker = event.worker
         for tag in event.tags:
             self._coming -= len(tag) if type(tag) is tuple else 0
         self._former.gone(worker.slots)
         if event.verdict is None:  # nobody has asked yet what it was playing
-            self.fate.blame(worker, event.error)
+            self._fate.blame(worker, event.error)
         for slot in worker.slots:
             self._playing.pop(slot, None)
 
-    def shares(self) -> dict[int, Shares]:
-        """As `Collection.shares`; under `CALLER` the policy's time, which is the caller's."""
-        return {**super().shares(), CALLER: Shares(policy=self._former.counts.policy)}
+    # -- workers that are added --------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        super().close()
-        if hasattr(self, "_policy"):  # else it could not be made
-            self._policy.close()
+    def more(self) -> float:
+        """For how many more workers there is something to do."""
+        return min(self._seats - self._source.workers, self._source.unmade)
+
+    def work(self, worker: Worker) -> tuple[float, int]:
+        """See `Growth`: by its own account."""
+        assert worker.line is not None
+        return worker.line.words[BUSY_NS] * 1e-9, worker.line.taken
