@@ -13,7 +13,7 @@ import pytest
 
 from treadle.errors import TreadleError, WorkerDied
 from treadle.pool import failure
-from treadle.pool.calls import Done, Event, Lost
+from treadle.pool.events import Done, Event, Lost
 from treadle.pool.pool import Pool
 from treadle.program.base import Program
 from treadle.wire.messages import Op

@@ -10,7 +10,7 @@ from kit import Pool, until, within
 
 from treadle.errors import StartupFailed, TaskRaised, UsageError, WorkerDied
 from treadle.pool import failure
-from treadle.pool.calls import Done, Lost, Ready
+from treadle.pool.events import Done, Lost, Ready
 from treadle.pool.failure import Verdict
 from treadle.program.base import Program
 from treadle.wire.messages import Op, signal_name

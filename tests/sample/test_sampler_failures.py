@@ -31,7 +31,7 @@ from treadle import (
     WorkersLost,
 )
 from treadle.play.contract import BadStep
-from treadle.pool.calls import Lost
+from treadle.pool.events import Lost
 from treadle.samplers import pool_sampler
 from treadle.worker.life import RestartPolicy, State
 

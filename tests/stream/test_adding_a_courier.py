@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from treadle.errors import WorkerDied
-from treadle.pool.calls import Calls, Done, Lost
+from treadle.pool.calls import Calls
+from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
 from treadle.program.base import Program
 from treadle.progress import Standing

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from treadle.checks import check_seconds
 from treadle.errors import WorkerError
 from treadle.lockstep.slots import Seen
-from treadle.pool.calls import Calls, Done, Event, InFlight, Lost
+from treadle.pool.calls import Calls
+from treadle.pool.events import Done, Event, InFlight, Lost
 from treadle.pool.layout import share_of
 from treadle.spaces import Mailed
 from treadle.wire.messages import Extras, Op

@@ -30,7 +30,7 @@ from treadle.lockstep.joint import JointRequest
 from treadle.lockstep.slots import Seen, Slot, SlotLife
 from treadle.memory.ring import RowMemory
 from treadle.pool import failure
-from treadle.pool.calls import Lost
+from treadle.pool.events import Lost
 from treadle.seeding import restart_seed
 from treadle.wire.messages import Extras, Op
 from treadle.worker import life

@@ -25,7 +25,7 @@ from typing import Any
 from treadle.errors import RemoteTraceback, StartupFailed, TaskRaised, UsageError
 from treadle.nodes.software import differences
 from treadle.nodes.travel import Batch, Said, Writer, read
-from treadle.pool.calls import Done, Event, Lost
+from treadle.pool.events import Done, Event, Lost
 from treadle.pool.pool import Pool
 from treadle.wire.broadcast import Payload
 from treadle.wire.channel import parts_of, spill

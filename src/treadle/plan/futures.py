@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 from treadle.errors import BrokenPool, ClosedPool, UsageError
 from treadle.plan.work import PlanSlot
-from treadle.pool import calls, failure
+from treadle.pool import failure
+from treadle.pool.events import Done, Event, Lost
 from treadle.pool.pool import Pool
 from treadle.program.ids import own_registrations
 from treadle.wire.messages import Op, Raised
@@ -130,14 +131,14 @@ class Workers:
             self._fail_all(error)
             raise
 
-    def _hear(self, event: calls.Event) -> None:
-        if isinstance(event, calls.Done):
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Done):
             future, extras = event.tag, event.reply.extras
             if extras is not None and future.slot in extras.raised:
                 future.settle(error=self._raised(future.slot, extras.raised[future.slot]))
             else:
                 future.settle(None if extras is None else extras.infos.get(future.slot))
-        elif isinstance(event, calls.Lost):
+        elif isinstance(event, Lost):
             if event.verdict is RestartPolicy.RAISE:
                 self._calls.broken = self._calls.broken or event.error
             for future in event.tags:

@@ -23,7 +23,8 @@ from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError, WorkerError
 from treadle.interrupts import Later, undisturbed
 from treadle.memory.arena import too_many_files
-from treadle.pool.calls import Calls, Done, Lost, Ready
+from treadle.pool.calls import Calls
+from treadle.pool.events import Done, Lost, Ready
 from treadle.pool.group import FAREWELL, WorkerGroup, partition
 from treadle.pool.layout import MemoryLayout
 from treadle.wire import bell

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from treadle.play.recipe import RolloutRecipe, Shares
 from treadle.play.slot import Globals
-from treadle.pool.calls import Done, Lost
+from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
 from treadle.sample.by_index import ByIndex
 from treadle.sample.failed import CollectionFailed

@@ -17,7 +17,7 @@ from treadle.errors import WorkerError
 from treadle.play.episode import Episode
 from treadle.play.pack import Pack
 from treadle.play.recipe import SKIPPED, Lost, Remark, Results, RolloutRecipe
-from treadle.pool import calls, failure
+from treadle.pool import events, failure
 from treadle.pool.pool import Pool
 from treadle.program.base import Description
 from treadle.repro import Repro, note, spaces_of
@@ -256,7 +256,7 @@ class ByIndexFate:
         self._died_in[worker.index] = playing, list(guilty)
         return bool(guilty)
 
-    def died(self, event: calls.Lost) -> None:
+    def died(self, event: events.Lost) -> None:
         """A worker died: what it was to make is made by others, and what it was making by the one in its place."""
         source, worker, verdict = self._source, event.worker, event.verdict
         finished, at = len(source.schedule.lengths), worker.index

@@ -20,7 +20,7 @@ from treadle.nodes import backend as nodes_backend
 from treadle.nodes.host import Site, worth_sending
 from treadle.nodes.placing import Placement
 from treadle.play.recipe import BATCH, BATCH_SECONDS, Results, RolloutOrder, RolloutRecipe, Shares
-from treadle.pool.calls import Done
+from treadle.pool.events import Done
 from treadle.pool.pool import Pool
 from treadle.program.base import Description, Program, StreamControl
 from treadle.sample.by_index import ByIndex

@@ -11,7 +11,7 @@ from treadle.errors import WorkerError
 from treadle.play.recipe import Results, RolloutOrder, RolloutRecipe
 from treadle.play.rounds import RolloutSlot
 from treadle.play.slot import Globals
-from treadle.pool.calls import Done, Lost
+from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
 from treadle.sample.by_index import ByIndex
 from treadle.sample.fate import ByIndexFate

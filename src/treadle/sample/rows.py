@@ -23,7 +23,7 @@ from treadle.play.asked import RESULTS, AskedSlot, Begin
 from treadle.play.recipe import SKIPPED, Results, RolloutRecipe
 from treadle.play.slot import Globals
 from treadle.pool import failure
-from treadle.pool.calls import Done, Lost
+from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
 from treadle.program.policies import _mends, built_policy, policy_name
 from treadle.program.suite import Suite

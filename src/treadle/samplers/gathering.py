@@ -22,7 +22,7 @@ import numpy as np
 from treadle import seeding
 from treadle.errors import UsageError, WorkerError
 from treadle.pool import failure
-from treadle.pool.calls import Done, Lost
+from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.own_names import own_names

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from treadle.errors import WorkerError
-from treadle.pool.calls import Calls, Done, Event, Lost
+from treadle.pool.calls import Calls
+from treadle.pool.events import Done, Event, Lost
 from treadle.stream.watch import Watch
 from treadle.worker.worker import Worker
 

@@ -24,7 +24,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from treadle.errors import TaskRaised, UsageError, WorkerError, WorkerTimeout
 from treadle.pool import failure
-from treadle.pool.calls import Done, Lost
+from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
 from treadle.pool.wear import shown
 from treadle.program.gym_env import EnvRecipe

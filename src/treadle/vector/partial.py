@@ -34,7 +34,7 @@ from treadle.lockstep.joint import JointRequest, tell
 from treadle.lockstep.slot_rows import ByMessage, SlotRows
 from treadle.lockstep.slots import Seen, Slot
 from treadle.pool import failure
-from treadle.pool.calls import Done, Event, InFlight, Lost
+from treadle.pool.events import Done, Event, InFlight, Lost
 from treadle.pool.failure import bad_action
 from treadle.spaces import Mismatch
 from treadle.vector.core import Core

@@ -27,7 +27,7 @@ from time import perf_counter, process_time, sleep
 from typing import Any
 
 from treadle.errors import WorkerTimeout
-from treadle.pool.calls import Done, Event, Lost
+from treadle.pool.events import Done, Event, Lost
 from treadle.pool.pool import Pool
 from treadle.pool.processor import times_of, times_of_thread
 from treadle.program.base import Description, Program
