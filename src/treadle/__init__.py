@@ -99,11 +99,8 @@ if TYPE_CHECKING:
         SingleProcessVectorSampledTasks,
         VectorSampledTasks,
     )
-    from treadle.vector.async_vector import AsyncVectorEnv
-    from treadle.vector.core import VectorStats
-    from treadle.vector.entry_points import register_all, unregister_all
+    from treadle.vector.core import AlreadyPending, ClosedVector, NothingPending, SpacesDiffer, VectorStats, WaitTimeout
     from treadle.vector.gymnasium import VectorEnv
-    from treadle.vector.make_vec import make_vec, vector_entry_point
+    from treadle.vector.make_vec import AsyncVectorEnv, make_vec, register_all, unregister_all, vector_entry_point
     from treadle.vector.next_obs import next_obs
-    from treadle.vector.refusals import AlreadyPending, ClosedVector, NothingPending, SpacesDiffer, WaitTimeout
     from treadle.vector.rollout import Rollout

@@ -16,11 +16,11 @@ import numpy as np
 
 from treadle import trees
 from treadle.errors import BadObservation, BrokenPool, TaskRaised, UsageError, WorkerError, needed
+from treadle.vector.core import NothingPending, WaitTimeout
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv as Vector
 from treadle.vector.infos import rows_of_infos
 from treadle.vector.make_vec import OPTIONS
-from treadle.vector.refusals import NothingPending, WaitTimeout
 from treadle.worker.options import check_names
 
 with needed("treadle.tianshou needs Tianshou", "tianshou"):

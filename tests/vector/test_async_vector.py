@@ -15,8 +15,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_envs import Counter, Echo, Gated, Parrot, Picky, assert_same, of
 
 from treadle.errors import BrokenPool, TreadleError, UsageError, WorkerDied, WorkerTimeout
-from treadle.vector.async_vector import AsyncVectorEnv
 from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.make_vec import AsyncVectorEnv
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])

@@ -74,7 +74,7 @@ def test_what_was_there_goes_along_with_the_spec(carried: Any) -> None:
     theirs = gym.spec("CartPole-v1").vector_entry_point
     treadle.register_all(["CartPole-v1"])
     entry = carried(gym.spec("CartPole-v1")).vector_entry_point
-    assert entry == "treadle.vector.entry_points:CartPole-v1"
+    assert entry == "treadle.vector.make_vec:CartPole-v1"
     assert entry.theirs == theirs
 
 
@@ -87,7 +87,7 @@ def test_unknown_ids_are_refused_and_nothing_is_changed() -> None:
 
 def test_importing_registers_nothing() -> None:
     script = (
-        "import gymnasium, treadle, treadle.vector.entry_points\n"
+        "import gymnasium, treadle, treadle.vector.make_vec\n"
         "print(any('treadle' in str(spec.vector_entry_point) for spec in gymnasium.registry.values()))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

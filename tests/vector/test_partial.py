@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces as gs
 
 import treadle
-from treadle.vector.refusals import AlreadyPending, NothingPending, WaitTimeout
+from treadle.vector.core import AlreadyPending, NothingPending, WaitTimeout
 from zoo.faults import OsExits, Sound
 
 N, STEPS = 5, 40

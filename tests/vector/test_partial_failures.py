@@ -15,7 +15,7 @@ from pool.mortal import LENGTH, LIFE, SEED, Mortal, T, doom
 from treadle.errors import BrokenPool, UsageError, WorkerDied, WorkerTimeout
 from treadle.lockstep.slots import Slot
 from treadle.seeding import restart_seed
-from treadle.vector.refusals import NothingPending
+from treadle.vector.core import NothingPending
 
 MODES = ["NextStep", "SameStep", "Disabled"]
 N = 3

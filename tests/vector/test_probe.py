@@ -17,9 +17,9 @@ from small_envs import Counter, assert_same, of
 from conftest import require
 from treadle.errors import StartupFailed
 from treadle.program.base import OnEnd
-from treadle.vector.async_vector import AsyncVectorEnv
 from treadle.vector.env_slot import slots_of
 from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.make_vec import AsyncVectorEnv
 from treadle.vector.probe import GRAPHICS, SECONDS, STEPS, measure, policy_threads, tell
 from treadle.vector.shares import CROWDED_SHARE, Measured, Why
 

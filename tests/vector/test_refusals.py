@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from treadle.errors import TreadleError
-from treadle.vector.refusals import (
+from treadle.vector.core import (
     AlreadyPending,
     ClosedVector,
     NothingPending,

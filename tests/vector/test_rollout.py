@@ -19,9 +19,9 @@ from small_envs import Counter, Echo, Picky, assert_same, copied, of
 
 import treadle
 from treadle.trees import equal, stack
+from treadle.vector.core import AlreadyPending, ClosedVector
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import InfoStyle
-from treadle.vector.refusals import AlreadyPending, ClosedVector
 from treadle.vector.rollout import Rollout
 
 N = 5

@@ -15,8 +15,8 @@ from gymnasium.error import AlreadyPendingCallError
 import treadle
 from injector import Injector
 from treadle.errors import UsageError
+from treadle.vector.core import AlreadyPending
 from treadle.vector.gymnasium import VectorEnv
-from treadle.vector.refusals import AlreadyPending
 
 N = 3
 

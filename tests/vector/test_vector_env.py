@@ -12,9 +12,9 @@ from gymnasium.vector.utils import batch_differing_spaces
 from small_envs import Counter, Echo, Parrot, Word, assert_same, of
 
 from treadle.errors import StartupFailed, UsageError
-from treadle.vector.async_vector import AsyncVectorEnv
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import InfoStyle
+from treadle.vector.make_vec import AsyncVectorEnv
 
 SPACES: dict[str, gs.Space] = {
     "box0": gs.Box(-1.0, 1.0, (), np.float64),

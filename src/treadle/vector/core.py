@@ -8,6 +8,7 @@ there; and a `finally` begins with giving it back, so Ctrl-C leaves no claim beh
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -19,21 +20,63 @@ from typing import Any, TypeVar, cast
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gs
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
-from treadle.errors import BadAction, UsageError, WorkerTimeout
+from treadle.errors import BadAction, ClosedPool, TreadleError, UsageError, WorkerTimeout
 from treadle.lockstep.lockstep import Lockstep
 from treadle.pool.pool import Pool
 from treadle.vector.env_slot import Ask
 from treadle.vector.infos import BatchForm
-from treadle.vector.refusals import AlreadyPending, ClosedVector, NothingPending, WaitTimeout
 from treadle.wire.line import BUSY_NS
 
 IDLE = AsyncState.DEFAULT
 A_STEP = 0  # no thread's number: nothing may begin within a step, from whatever thread
 Method = TypeVar("Method", bound=Callable[..., Any])
 T = TypeVar("T")
+
+
+# -- errors: each is ours and Gymnasium's at once, so that `except` clauses of either kind work ------------------------
+
+
+class ClosedVector(ClosedPool, ClosedEnvironmentError):
+    """Used after close()."""
+
+
+class AlreadyPending(UsageError, AlreadyPendingCallError):
+    """A call was begun while another is still to be waited for (`name`: reset, step or call), or while one of another
+    thread is under way."""
+
+    def __init__(self, message: str = "", name: str = "", **fields: Any) -> None:
+        UsageError.__init__(self, message, name=name, **fields)
+
+
+class NothingPending(UsageError, NoAsyncCallError):
+    """A wait without the call it belongs to. `name`: reset, step or call."""
+
+    __init__ = AlreadyPending.__init__  # type: ignore[assignment]
+
+
+class WaitTimeout(TreadleError, multiprocessing.TimeoutError, TimeoutError):
+    """The caller's patience ran out; nothing is lost: the call is still pending, and the next wait returns its result.
+
+    Attributes:
+        limit: seconds waited.
+    """
+
+    limit: float = 0.0
+
+
+class SpacesDiffer(UsageError, RuntimeError, TypeError):
+    """Environments of one vector have spaces that cannot be batched. Gymnasium raises one of these, by the mode."""
+
+
+class WrongType(UsageError, TypeError):
+    """An argument of a wrong type."""
+
+
+# -- the parts of a vector ---------------------------------------------------------------------------------------------
 
 
 class Mender:

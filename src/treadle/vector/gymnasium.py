@@ -27,16 +27,15 @@ from treadle.program.base import OnEnd
 from treadle.program.gym_env import of_coroutines
 from treadle.repro import Repro, recipe_of, spaces_of
 from treadle.vector.calls import SlotCalls
-from treadle.vector.core import A_STEP, IDLE, Core, Counts, Turns, VectorStats, one_at_a_time
+from treadle.vector.core import A_STEP, IDLE, Core, Counts, SpacesDiffer, Turns, VectorStats, one_at_a_time
 from treadle.vector.env_slot import EnvLike, EnvSlot, slots_of
 from treadle.vector.infos import BatchForm, Five, InfoStyle
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
 from treadle.vector.partial import PartialBatches, Partly
 from treadle.vector.probe import measure, policy_threads, tell
-from treadle.vector.refusals import SpacesDiffer
 from treadle.vector.rollout import Act, Rollout, RolloutMaker
 from treadle.vector.shares import Why, choose_shares, matters, worth_using
-from treadle.vector.spaces import ObservationMode, check_mode, vector_spaces
+from treadle.vector.spaces import ObservationMode, VectorSpaces, check_mode, vector_spaces
 from treadle.wire import bell
 from treadle.worker.backends import default_backend
 from treadle.worker.options import PoolOptions, StartKeywords, check_names
@@ -107,47 +106,21 @@ class VectorEnv(SlotCalls):
         style = InfoStyle.of(infos)
         self.autoreset_mode = _mode(autoreset_mode, style)
         check_mode(observation_mode)
+        on_end = OnEnd(self.autoreset_mode.value)
+        slots = slots_of(envs, num_envs, on_end, kwargs=kwargs, wrappers=wrappers, imports=imports)
         guarded = pool.step_timeout is not None or on_failure is not None or pool.wears
-        cores = bell.cores()
-
-        def shares(n: int, waits: bool = False, using: int | None = None) -> tuple[int | None, int]:
-            return choose_shares(n, backend, workers, inline, guarded=guarded, cores=cores, waits=waits, using=using)
-
-        slots = slots_of(
-            envs, num_envs, OnEnd(self.autoreset_mode.value), kwargs=kwargs, wrappers=wrappers, imports=imports
-        )
-        n = len(slots)
-        if matters(n, backend, workers, inline, cores, guarded):
-            found, threads = measure(slots[0], n, pool), policy_threads()
-            using, why = worth_using(n, cores, found, threads)
-            workers, inline = shares(n, why is Why.WAIT, using)
-            tell(found, n, workers, inline, why, threads)
-        else:
-            # whoever asks for threads has environments that wait
-            workers, inline = shares(n, backend == "thread")
-            if inline:
-                text = "slots 0 to %d of %d are stepped in the caller's own process (inline=%d)"
-                log.info(text, inline - 1, n, inline)
-        engine = _start(slots, workers=workers, inline=inline, options=pool)
-        try:
-            spaces = vector_spaces(engine.descriptions, observation_mode)
-            lockstep, about = Lockstep(engine), engine.descriptions[0].metadata
-            if pool.recorder:
-                lockstep.record(partial(_repro_of, slots, spaces), full=pool.recorder == "full")
-        except BaseException:
-            engine.close(0.0)
-            raise
-        engine.calls.again = AGAIN
-        # Gymnasium's vectors leave it to the environments to refuse a step before the first reset
-        lockstep.waive_reset()
+        shares = _shares(slots, pool, workers, inline, guarded)
+        engine, lockstep, spaces = _start(slots, shares, pool, observation_mode)
         self.single_observation_space = spaces.single_observation_space
         self.observation_space = spaces.observation_space
         self.single_action_space, self.action_space = spaces.single_action_space, spaces.action_space
+        about = engine.descriptions[0].metadata
         self.metadata = {**about["metadata"], "autoreset_mode": self.autoreset_mode}
         self.render_mode = about["render_mode"]
         self.spec = _spec(envs, about["spec"])
-        turns = Turns(engine, lockstep, type(self).__name__)
+        n = engine.n
         form = BatchForm(style, n, bool(lockstep.observations.loose), on_failure not in (None, "raise"))
+        turns = Turns(engine, lockstep, type(self).__name__)
         super().__init__(Core(engine, lockstep, turns, form, Counts(n), self.autoreset_mode, self.single_action_space))
         self._mender = self._core.mender()
         self._partial: PartialBatches | None = None
@@ -456,11 +429,43 @@ def _mode(mode: AutoresetMode | str | None, style: InfoStyle) -> AutoresetMode:
     return mode
 
 
-def _start(slots: Sequence[Callable[[], Any]], **options: Any) -> Pool:
+def _shares(
+    slots: Sequence[partial[EnvSlot]], pool: PoolOptions, workers: int | str | None, inline: int | str, guarded: bool
+) -> tuple[int | None, int]:
+    """(workers, inline), measured where that matters, and told. `guarded`: see `choose_shares`."""
+    n, cores = len(slots), bell.cores()
+    choose = partial(choose_shares, n, pool.backend, workers, inline, guarded=guarded, cores=cores)
+    if matters(n, pool.backend, workers, inline, cores, guarded):
+        found, threads = measure(slots[0], n, pool), policy_threads()
+        using, why = worth_using(n, cores, found, threads)
+        shares = choose(waits=why is Why.WAIT, using=using)
+        tell(found, n, *shares, why, threads)
+        return shares
+    shares = choose(waits=pool.backend == "thread")  # whoever asks for threads has environments that wait
+    if own := shares[1]:
+        log.info("slots 0 to %d of %d are stepped in the caller's own process (inline=%d)", own - 1, n, own)
+    return shares
+
+
+def _start(
+    slots: Sequence[partial[EnvSlot]], shares: tuple[int | None, int], options: PoolOptions, mode: ObservationMode
+) -> tuple[Pool, Lockstep, VectorSpaces]:
+    """The engine of a vector. Raises what `VectorEnv` does; then nothing is left."""
     try:
-        return Pool(slots, **options)
+        pool = Pool(slots, workers=shares[0], inline=shares[1], options=options)
     except LayoutsDiffer as error:
         raise SpacesDiffer(str(error)) from error
+    try:
+        spaces, lockstep = vector_spaces(pool.descriptions, mode), Lockstep(pool)
+        if options.recorder:
+            lockstep.record(partial(_repro_of, slots, spaces), full=options.recorder == "full")
+    except BaseException:
+        pool.close(0.0)
+        raise
+    pool.calls.again = AGAIN
+    # Gymnasium's vectors leave it to the environments to refuse a step before the first reset
+    lockstep.waive_reset()
+    return pool, lockstep, spaces
 
 
 def _repro_of(slots: Sequence[partial[EnvSlot]], spaces: Any, slot: int) -> Repro:

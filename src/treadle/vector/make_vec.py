@@ -1,20 +1,34 @@
-"""`make_vec`: a vector from an id, in one line; and the same for `gymnasium.make_vec`."""
+"""The doors to vectors besides `VectorEnv` itself: `make_vec`, a vector from an id, in one line; `register_all`, which
+does so for `gymnasium.make_vec`; and `AsyncVectorEnv`, Gymnasium's constructor, for scripts that change one import.
+
+Gymnasium calls a vector entry point without the id that it belongs to, and wants one that JSON can hold: text such as
+"module:name". So this module has a name for each id: `treadle.vector.make_vec:CartPole-v1`. What an id had before is
+kept with the text, in the spec itself, and so goes wherever the spec goes, to workers as well.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces as gs
+from gymnasium.vector import AutoresetMode
 
 from treadle import gone
 from treadle.errors import StartupFailed, StartupRefused, UsageError
 from treadle.program.gym_env import recipe_parts
+from treadle.program.ids import spec_of
 from treadle.vector.env_slot import EnvLike
 from treadle.vector.gymnasium import VectorEnv
+from treadle.vector.spaces import ObservationMode
 from treadle.worker.options import NAMES
 
 OPTIONS = NAMES.union(VectorEnv.__init__.__kwdefaults__ or ())  # of a vector, by name
+KNOWN = (gs.Box, gs.Discrete, gs.MultiDiscrete, gs.MultiBinary, gs.Text, gs.Graph, gs.Sequence, gs.OneOf)
 NEAR = 0.75  # how alike two names are that may be meant for one another: difflib's ratio
 
 
@@ -80,3 +94,131 @@ def vector_entry_point(env: EnvLike) -> Callable[..., VectorEnv]:
         A callable `(num_envs=1, **kwargs)`, where kwargs are as for `make_vec`.
     """
     return partial(make_vec, env)
+
+
+class EntryPoint(str):
+    """Text of ours as the vector entry point of an id.
+
+    Attributes:
+        theirs: what was there before.
+    """
+
+    theirs: Any
+
+    def __new__(cls, env_id: str, theirs: Any) -> EntryPoint:
+        text = super().__new__(cls, f"{__name__}:{env_id}")
+        text.theirs = theirs
+        return text
+
+    def __getnewargs__(self) -> tuple[str, Any]:  # type: ignore[override]  # those of our own `__new__`
+        return self.rpartition(":")[2], self.theirs
+
+
+def register_all(ids: Iterable[str] | None = None) -> list[str]:
+    """Let `gymnasium.make_vec` make our vectors of these ids, by their `vector_entry_point`.
+
+    It is there until `unregister_all`, or until somebody registers the id anew; to do it twice changes nothing. An id
+    that has a vectorised form of its own gets ours instead.
+
+    Args:
+        ids: which ("ALE/Pong-v5": the package is imported by itself); None: all that are registered now.
+
+    Returns:
+        The ids that have our entry point now.
+
+    Raises:
+        UsageError: there is no such environment; nothing was changed.
+    """
+    if ids is None:
+        specs = [spec for spec in gym.registry.values() if spec.entry_point is not None]
+    else:
+        specs = [spec_of(env_id) for env_id in ([ids] if isinstance(ids, str) else ids)]
+    for spec in specs:
+        if not isinstance(spec.vector_entry_point, EntryPoint):
+            spec.vector_entry_point = EntryPoint(spec.id, spec.vector_entry_point)
+    return [spec.id for spec in gym.registry.values() if isinstance(spec.vector_entry_point, EntryPoint)]
+
+
+def unregister_all() -> None:
+    """Give every id back what it had before `register_all`."""
+    for spec in gym.registry.values():
+        if isinstance(spec.vector_entry_point, EntryPoint):
+            spec.vector_entry_point = spec.vector_entry_point.theirs
+
+
+def __getattr__(env_id: str) -> Callable[..., Any]:
+    if env_id not in gym.registry:
+        raise AttributeError(f"module {__name__!r} has no attribute {env_id!r}")
+    return vector_entry_point(env_id)
+
+
+class AsyncVectorEnv(VectorEnv):
+    """`VectorEnv` with Gymnasium's arguments. No environment runs in the caller.
+
+    Args:
+        env_fns: callables that return an environment.
+        shared_memory: fixed-shape numbers travel through shared memory either way; True refuses spaces of your own
+            (ValueError), as Gymnasium does.
+        copy: see `VectorEnv`.
+        context: a start method, "forkserver", "spawn" or "fork"; None: the default.
+        daemon: accepted. Workers may always have children, and never outlive the caller.
+        worker: must be None: there is no pipe for a worker of your own to speak on.
+        observation_mode, autoreset_mode: as in Gymnasium.
+        max_concurrency: at most so many environments at work at once: the number of workers.
+        workers: how many, where `max_concurrency` is None; "auto": one a core for environments that compute, one a
+            slot for those that wait; see `VectorEnv`.
+        **options: see `VectorEnv`.
+
+    Raises:
+        UsageError (a ValueError): for `worker`, `context`, a wrong `max_concurrency`; and as `VectorEnv`.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], gym.Env]],
+        shared_memory: bool = True,
+        copy: bool = True,
+        context: str | None = None,
+        daemon: bool = True,
+        worker: Callable[..., None] | None = None,
+        observation_mode: ObservationMode = "same",
+        autoreset_mode: str | AutoresetMode | None = None,
+        max_concurrency: int | None = None,
+        *,
+        workers: int | str = "auto",
+        **options: Any,
+    ) -> None:
+        if worker is not None:
+            raise UsageError(
+                "A custom `worker` must accept 8 arguments of Gymnasium's own worker protocol, which is not spoken "
+                "here: leave worker=None, and put what it does into a wrapper of the environment"
+            )
+        _check_concurrency(max_concurrency)
+        self.env_fns, self.shared_memory, self.copy = env_fns, shared_memory, copy
+        self.context, self.daemon, self.worker = context, daemon, worker
+        self.observation_mode, self.max_concurrency = observation_mode, max_concurrency
+        options.setdefault("inline", 0)
+        super().__init__(
+            env_fns,
+            workers=workers if max_concurrency is None else int(max_concurrency),
+            autoreset_mode=autoreset_mode,
+            copy=copy,
+            observation_mode=observation_mode,
+            start_method=context,
+            **options,
+        )
+        strange = [leaf.space for leaf in self._lockstep.observations.leaves if not isinstance(leaf.space, KNOWN)]
+        if shared_memory and strange:
+            self.close(terminate=True)
+            raise UsageError(
+                f"values of {strange[0]} cannot lie in shared memory: with shared_memory=False they go by message"
+            )
+
+
+def _check_concurrency(limit: Any) -> None:
+    if limit is None:
+        return
+    if not isinstance(limit, int | np.integer):
+        raise UsageError(f"`max_concurrency` must be an integer or None, got {type(limit)}.")
+    if limit < 1:
+        raise UsageError(f"`max_concurrency` must be a positive or None, got {limit}.")

@@ -10,8 +10,8 @@ import numpy as np
 
 from treadle.checks import check_seed
 from treadle.errors import UsageError
+from treadle.vector.core import WrongType
 from treadle.vector.env_slot import Kept, Once
-from treadle.vector.refusals import WrongType
 
 Seeds = int | Sequence[int | None] | None
 Options = dict[str, Any] | Sequence[dict[str, Any] | None]

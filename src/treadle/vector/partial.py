@@ -37,10 +37,9 @@ from treadle.pool import failure
 from treadle.pool.events import Done, Event, InFlight, Lost
 from treadle.pool.failure import bad_action
 from treadle.spaces import Mismatch
-from treadle.vector.core import Core
+from treadle.vector.core import Core, NothingPending, WaitTimeout
 from treadle.vector.infos import FINALS, NEWS, Five, gymnasium_infos
 from treadle.vector.orders import chosen_slots
-from treadle.vector.refusals import NothingPending, WaitTimeout
 from treadle.wire.info_rows import InfoRows, gathered
 from treadle.wire.line import BUSY_NS
 from treadle.wire.messages import Extras, Op

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 from treadle.errors import UsageError
 from treadle.program.base import Description
 from treadle.spaces import Layout
-from treadle.vector.refusals import SpacesDiffer, WrongType
+from treadle.vector.core import SpacesDiffer, WrongType
 
 ObservationMode = str | tuple[gym.Space, gym.Space]
 
