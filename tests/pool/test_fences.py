@@ -2,7 +2,7 @@
 
 import random
 import socket
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -16,9 +16,11 @@ from treadle.trees import equal
 from treadle.wire import line as lines
 from treadle.wire.bell import LocalBell
 from treadle.wire.channel import Channel
-from treadle.wire.line import Line, LineFields
+from treadle.wire.line import Line, LineEnd, LineFields, WorkerLine
 from treadle.wire.messages import Extras
 from zoo.faults import Sound
+
+E = TypeVar("E", bound=LineEnd)
 
 
 @pytest.mark.parametrize(
@@ -93,14 +95,15 @@ class Sides:
         a, b = socket.socketpair()
         self.channels = Channel(a), Channel(b)
         bells = LocalBell(), LocalBell()
-        self.caller, self.worker = (Line(arena, fields, *bells, channel, (0, 1)) for channel in self.channels)
-        self._now = self.caller
+        self.caller = Line(arena, fields, *bells, self.channels[0], (0, 1))
+        self.worker = WorkerLine(arena, fields, *bells, self.channels[1])
+        self._now: LineEnd = self.caller
         monkeypatch.setattr(lines, "fence", lambda: [weak.fence() for weak in self._weak(self._now)])
         for side in (self.caller, self.worker):
             for name in ("requests", "orders", "answers", "box", "words"):
                 setattr(side, name, Weak(getattr(side, name), self._rng))
 
-    def as_(self, side: Line) -> Line:
+    def as_(self, side: E) -> E:
         """What comes next is done by this side; meanwhile memory does what it does."""
         self._now = side
         for each in (self.caller, self.worker):
@@ -109,7 +112,7 @@ class Sides:
         return side
 
     @staticmethod
-    def _weak(side: Line) -> list[Weak]:
+    def _weak(side: LineEnd) -> list[Weak]:
         return [side.requests, side.orders, side.answers, side.box, side.words]
 
     def close(self) -> None:
@@ -128,7 +131,7 @@ def exchange(seed: int, fenced: bool, monkeypatch: pytest.MonkeyPatch) -> bool:
                 caller = sides.as_(sides.caller)
                 caller.post(posted, 3, posted % 7, caller.channel.pack([posted] * 5) if posted % 2 else None)
             worker = sides.as_(sides.worker)
-            if worker.requests[worker.posted % worker.depth * 4] == worker.posted + 1:
+            if worker.requests[worker.taken % worker.depth * 4] == worker.taken + 1:
                 answered += 1
                 if worker.next() != (answered, 3, answered % 7, [answered] * 5 if answered % 2 else None):
                     return False
@@ -188,19 +191,19 @@ class Shades(gym.Env[Any, Any]):
 
 
 @pytest.fixture
-def lines_made(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
-    made: list[Line] = []
-    first = Line.__init__
+def lines_made(monkeypatch: pytest.MonkeyPatch) -> list[LineEnd]:
+    made: list[LineEnd] = []
+    first = LineEnd.__init__
 
-    def note(self: Line, *args: Any, **kwargs: Any) -> None:
+    def note(self: LineEnd, *args: Any, **kwargs: Any) -> None:
         first(self, *args, **kwargs)
         made.append(self)
 
-    monkeypatch.setattr(Line, "__init__", note)
+    monkeypatch.setattr(LineEnd, "__init__", note)
     return made
 
 
-def test_steps_episodes_and_plans_are_the_same(fenced: bool, lines_made: list[Line]) -> None:
+def test_steps_episodes_and_plans_are_the_same(fenced: bool, lines_made: list[LineEnd]) -> None:
     with_infos = treadle.VectorEnv([Told] * 4, workers=2, inline=1)
     with_infos.reset(seed=7)
     for t in range(1, 20):

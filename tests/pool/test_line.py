@@ -13,7 +13,7 @@ from treadle.memory.arena import Arena
 from treadle.wire.bell import LocalBell
 from treadle.wire.channel import SPILL, Channel
 from treadle.wire.info_rows import InfoPacker, InfoRows
-from treadle.wire.line import BOX, CREDIT, STARVED, Chosen, Line, LineFields, Undecodable, Unsendable
+from treadle.wire.line import BOX, CREDIT, STARVED, Chosen, Line, LineFields, Undecodable, Unsendable, WorkerLine
 from treadle.wire.messages import Extras
 
 
@@ -30,7 +30,7 @@ class Ends:
         self.bells = LocalBell(), LocalBell()
         names = tuple(range(slots))
         self.caller = Line(self.arena, fields, *self.bells, self.channels[0], names)
-        self.worker = Line(self.arena, fields, *self.bells, self.channels[1])
+        self.worker = WorkerLine(self.arena, fields, *self.bells, self.channels[1])
 
     def close(self) -> None:
         for channel in self.channels:
@@ -112,7 +112,7 @@ def test_a_step_of_one_slot_needs_no_message(slot: int, line: Ends) -> None:
 def test_a_stream_waits_for_credit(line: Ends) -> None:
     id, worker = 1, line.worker
     room = 0
-    while worker.taken - worker.words[CREDIT] < worker.depth - 2:
+    while worker.given - worker.words[CREDIT] < worker.depth - 2:
         assert worker.credit(id)
         worker.answer(id, None, last=False)
         room += 1
@@ -151,7 +151,7 @@ def test_a_new_worker_finds_a_clean_line(line: Ends) -> None:
     line.caller.stop(5)
     line.caller.clear()
     fresh = line.worker
-    fresh.posted = fresh.taken = 0
+    fresh.taken = fresh.given = 0
     assert line.caller.take(0.0) is None
     assert not fresh.stopped(1)
     line.caller.post(9, 2, 3)
@@ -176,7 +176,7 @@ def test_a_post_that_is_interrupted_is_there_or_is_not(payload: Any, fenced: boo
         posted = caller.posted + 1
         caller.post(next(ids), 2, 6)
         assert caller.posted == posted, pressed.moment
-        while line.worker.posted < posted:
+        while line.worker.taken < posted:
             request = line.worker.next()
             assert request[1:3] in ((2, 5), (2, 6)), pressed.moment
             assert request[3] == (payload if request[2] == 5 else None), pressed.moment

@@ -60,6 +60,7 @@ class MemoryLayout:
         self.arena_bells = shared and bell.arena_bells_work()
         self._pipes: list[PipeBell] = []
         self._bells: dict[int, PipeBell] = {}
+        self.rows: RowMemory | None = None
         arena = self.arena = Arena(shared=shared)
         try:
             plan = arena.plan()
@@ -71,7 +72,8 @@ class MemoryLayout:
             self.told = arena.array(self._told)[:, 0]
             self.pool_bell: Bell = bell.LocalBell() if not shared else self._bell(self.pool_bell_field)
             descriptions = [*descriptions, *[descriptions[0]] * later]
-            self.rows = RowMemory(arena, descriptions, blocks=blocks) if rows else None
+            if rows:
+                self.rows = RowMemory(arena, descriptions, blocks=blocks)
         except BaseException:
             self.clear()
             raise
@@ -121,6 +123,8 @@ class MemoryLayout:
         for pipe in pipes:
             pipe.close()
         self.arena.forget()
+        if self.rows is not None:
+            self.rows.rings.forget()
 
     def at_work(self, worker: Worker, owed: Owed | None = None) -> Where:
         """Where a worker is, as far as its memory tells: the slot at work is the first whose row is not done yet; None

@@ -7,7 +7,7 @@ death, never act on half an entry, and keep the order. Small payloads and answer
 box, which saves the system calls of the channel; what does not fit goes by the channel: a payload before the entry that
 announces it, an answer after it.
 
-Both sides use this class; each uses its own half of it.
+Each side has a class of its own: `Line` is the caller's end, `WorkerLine` the worker's.
 """
 
 from __future__ import annotations
@@ -97,9 +97,32 @@ class Chosen(tuple[list[int], None]):
         """As `channel.Packed.discard`: nothing was made for it."""
 
 
-class Line:
-    """Args:
-    slots: the worker's.
+class LineEnd:
+    """What both ends have: the rings and the boxes, the bells, and the channel beside them."""
+
+    def __init__(self, arena: Arena, fields: LineFields, bell: Bell, pool_bell: Bell, channel: Any) -> None:
+        self.fenced, self.depth = fields.fenced, fields.depth
+        self.requests = view(arena.array(fields.requests))
+        self.orders = view(arena.array(fields.orders))  # boxes of the requests' payloads
+        self.answers = view(arena.array(fields.answers))
+        self.box = view(arena.array(fields.box))
+        self.words = view(arena.array(fields.words))
+        self.told = view(arena.array(fields.told))
+        self.bell, self.pool_bell, self.channel = bell, pool_bell, channel
+        self._schemas: dict[int, Schema] = {}  # of infos, as they have travelled
+
+
+class Line(LineEnd):
+    """The caller's end.
+
+    Args:
+        slots: the worker's.
+        longest: ns of waits that it tries in; see `Rhythm`.
+
+    Attributes:
+        one_to_one: has every request had one answer? Streams have many.
+        posted: requests posted.
+        taken: answers taken.
     """
 
     def __init__(
@@ -112,23 +135,11 @@ class Line:
         slots: tuple[int, ...] = (),
         longest: int = 0,
     ) -> None:
-        self.slots = slots
-        self.fenced = fields.fenced
-        self.one_to_one = True  # has every request had one answer? Streams have many
-        self.depth = fields.depth
-        self.requests = view(arena.array(fields.requests))
-        self.orders = view(arena.array(fields.orders))  # boxes of the requests' payloads
-        self.answers = view(arena.array(fields.answers))
-        self.box = view(arena.array(fields.box))
-        self.words = view(arena.array(fields.words))
-        self.told = view(arena.array(fields.told))
-        self.bell, self.pool_bell, self.channel = bell, pool_bell, channel
-        self.await_request, self.await_answer = Waiting(bell, longest).until, Waiting(pool_bell, longest).until
-        self.posted = 0  # requests posted (caller) or taken (worker)
-        self.taken = 0  # answers taken (caller) or given (worker)
+        super().__init__(arena, fields, bell, pool_bell, channel)
+        self.slots, self.one_to_one = slots, True
+        self.await_answer = Waiting(pool_bell, longest).until
+        self.posted = self.taken = 0
         self._kept: Reply | None = None  # an answer that Ctrl-C kept `take` from giving
-        self._chosen: dict[int, Chosen] = {}  # those that were asked for, by `which` (worker)
-        self._schemas: dict[int, Schema] = {}  # of infos, as they have travelled: told (worker), learnt (caller)
 
     def clear(self) -> None:
         """Start over, for a new worker on the same words (the caller calls this before the worker maps them)."""
@@ -137,8 +148,6 @@ class Line:
         self.posted = self.taken = 0
         self._kept = None
         self._schemas = {}
-
-    # -- the caller's half -------------------------------------------------------------------------------------------
 
     def post(self, id: int, op: int, block: int = -1, packed: Any = None) -> None:
         """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits."""
@@ -254,14 +263,29 @@ class Line:
         self.words[STOP] = max(id, self.words[STOP])
         self.bell.release()
 
-    # -- the worker's half -------------------------------------------------------------------------------------------
+
+class WorkerLine(LineEnd):
+    """The worker's end; `longest`: ns of waits that it tries in, see `Rhythm`.
+
+    Attributes:
+        taken: requests taken.
+        given: answers given.
+    """
+
+    def __init__(
+        self, arena: Arena, fields: LineFields, bell: Bell, pool_bell: Bell, channel: Any, longest: int = 0
+    ) -> None:
+        super().__init__(arena, fields, bell, pool_bell, channel)
+        self.await_request = Waiting(bell, longest).until
+        self.taken = self.given = 0
+        self._chosen: dict[int, Chosen] = {}  # those that were asked for, by `which`
 
     def next(self) -> tuple[int, int, int, Any]:
         """Wait for the next request: (id, op, block, payload). Raises EOFError when the caller is gone."""
-        entry = self.posted % self.depth
+        entry = self.taken % self.depth
         at = entry * 4
         words = self.requests
-        number = self.posted + 1
+        number = self.taken + 1
         if words[at] == number:
             self.bell.acquire(False)
         else:
@@ -269,7 +293,7 @@ class Line:
                 pass
         if self.fenced:
             fence()
-        self.posted, id, op, block = words[at : at + 4]
+        self.taken, id, op, block = words[at : at + 4]
         payload: Any = None
         try:
             if op >= IN_BOX:
@@ -313,11 +337,11 @@ class Line:
     def credit(self, id: int) -> bool:
         """Wait until a stream may answer; two entries always stay free. False when it was stopped meanwhile."""
         words = self.words
-        while self.taken - words[CREDIT] >= self.depth - 2:
+        while self.given - words[CREDIT] >= self.depth - 2:
             words[STARVED] = 1
             if self.stopped(id):
                 break
-            if self.taken - words[CREDIT] >= self.depth - 2:
+            if self.given - words[CREDIT] >= self.depth - 2:
                 self.bell.acquire(True, 0.05)
         # before it is not starved any more: the time that it has waited does not count
         getting_on = not self.stopped(id)
@@ -329,46 +353,39 @@ class Line:
 
         `ended`: an episode ended in this step, so that the caller looks at the flags.
         """
-        at = self.taken % self.depth * 4
-        words = self.answers
         flags = (0 if last else FLAG_MORE) | (FLAG_ENDED if ended else 0)
-        boxed = b""
-        packed = None
-        raw = None
-        if extras is not None and not extras.loose and not extras.raised:
-            raw = raw_of(extras.infos, extras.finals, self._schemas)
-            raw = None if raw is None or len(raw) > BOX else raw
-        try:
-            if extras is not None and raw is None:
-                packed = self.channel.pack(extras)
-        except BaseException as error:  # pickling runs foreign code
-            raise Unsendable(error) from error
-        if raw is not None:
-            boxed = raw
-            flags |= FLAG_BOX | FLAG_ROWS
-        elif packed is not None:
-            if extras is not None and packed.size <= BOX and _only_rows(extras):
-                # told, once nothing can keep them from arriving: nothing foreign goes along, and no descriptor
-                self._schemas.update(_schemas(extras))
-            if packed.size <= BOX:
-                boxed, packed = packed.body, None
-                flags |= FLAG_BOX
+        boxed, packed = b"", None
+        if extras is not None:
+            raw = None if extras.loose or extras.raised else raw_of(extras.infos, extras.finals, self._schemas)
+            if raw is not None and len(raw) <= BOX:
+                boxed, flags = raw, flags | FLAG_BOX | FLAG_ROWS
             else:
-                flags |= FLAG_CHANNEL
-                if self.channel.in_process:  # nothing to wait for: let the message be there before the bell rings
-                    self.channel.send_packed(packed)
-                    packed = None
+                try:
+                    packed = self.channel.pack(extras)
+                except BaseException as error:  # pickling runs foreign code
+                    raise Unsendable(error) from error
+                if packed.size > BOX:
+                    flags |= FLAG_CHANNEL
+                else:
+                    if _only_rows(extras):
+                        # told, as nothing can keep them from arriving: nothing foreign goes along, and no descriptor
+                        self._schemas.update(_schemas(extras))
+                    boxed, packed, flags = packed.body, None, flags | FLAG_BOX
+        if packed is not None and self.channel.in_process:
+            self.channel.send_packed(packed)  # nothing to wait for: let the message be there before the bell rings
+            packed = None
+        at = self.given % self.depth
         if boxed:
-            start = self.taken % self.depth * BOX
-            self.box[start : start + len(boxed)] = boxed
-        self.taken += 1
+            self.box[at * BOX : at * BOX + len(boxed)] = boxed
+        self.given += 1
+        words, at = self.answers, at * 4
         words[at + 1] = id
         words[at + 2] = flags
         words[at + 3] = len(boxed)
         if self.fenced:
             fence()
-        words[at] = self.taken
-        self.told[0] = self.taken  # after it: who sees this looks there
+        words[at] = self.given
+        self.told[0] = self.given  # after it: who sees this looks there
         self.pool_bell.release()
         if packed is not None:
             self.channel.send_packed(packed, block=True)

@@ -28,7 +28,7 @@ from treadle.whole_file import why
 from treadle.wire.bell import PipeBell, arena_bell
 from treadle.wire.carried import Arrived
 from treadle.wire.channel import Channel
-from treadle.wire.line import Line
+from treadle.wire.line import WorkerLine
 from treadle.wire.messages import Hello, Raised, WorkerSpec
 from treadle.worker import lifeline
 from treadle.worker.loop import serve
@@ -131,7 +131,7 @@ def work(channel: Channel, entered: Start | None = None) -> int:
     else:
         bell, pool_bell = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3])
     slots = start.spec.slots
-    line = Line(arena, place.line, bell, pool_bell, channel, slots, longest=place.longest)
+    line = WorkerLine(arena, place.line, bell, pool_bell, channel, longest=place.longest)
     server = Server(slots, programs)
     for program in programs:
         program.share(arena, line.words)

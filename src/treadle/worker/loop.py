@@ -6,14 +6,14 @@ from functools import partial
 from time import perf_counter_ns
 
 from treadle.memory.arena import closed_by_others
-from treadle.wire.line import BUSY_NS, Chosen, Line, Undecodable, Unsendable
+from treadle.wire.line import BUSY_NS, Chosen, Undecodable, Unsendable, WorkerLine
 from treadle.wire.messages import Extras, Op, Raised, Request, picklable, without_failing
 from treadle.worker.serve import Server
 
 STEP, CLOSE = int(Op.STEP), int(Op.CLOSE)
 
 
-def serve(server: Server, line: Line) -> None:
+def serve(server: Server, line: WorkerLine) -> None:
     """The receive loop of a process or a thread: until it is told to close. Raises EOFError when the caller is gone."""
     while True:
         id, op, block, payload = line.next()
@@ -44,7 +44,9 @@ def serve(server: Server, line: Line) -> None:
         line.words[BUSY_NS] += perf_counter_ns() - start
 
 
-def answer(line: Line, id: int, extras: Extras | None, phase: str, last: bool = True, ended: bool = False) -> None:
+def answer(
+    line: WorkerLine, id: int, extras: Extras | None, phase: str, last: bool = True, ended: bool = False
+) -> None:
     """Answer; what cannot be packed becomes its slot's failure."""
     try:
         line.answer(id, extras, last, ended)
@@ -63,6 +65,6 @@ def answer(line: Line, id: int, extras: Extras | None, phase: str, last: bool = 
 class Control:
     """What a stream may ask between steps."""
 
-    def __init__(self, line: Line, id: int) -> None:
+    def __init__(self, line: WorkerLine, id: int) -> None:
         self.stopped = partial(line.stopped, id)  # asked at every step of small environments
         self.resets, self.begins, self.ends = line.resets, line.begins, line.ends

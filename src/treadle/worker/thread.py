@@ -16,7 +16,7 @@ from typing import Any
 from treadle.coroutines import EventLoop, GivenUp, Owner
 from treadle.errors import ClosedPool
 from treadle.memory.rows import Rows
-from treadle.wire.line import Line
+from treadle.wire.line import Line, WorkerLine
 from treadle.wire.messages import CLOSING, ExitReport, Extras, Hello, Op
 from treadle.worker.life import RestartPolicy
 from treadle.worker.loop import serve
@@ -65,7 +65,7 @@ class LocalChannel:
         return (self._inbox.popleft(), []) if self._inbox else None
 
 
-class TheirLine(Line):
+class TheirLine(WorkerLine):
     """The thread's half. One that was given up has nothing more to say."""
 
     owner: Owner
@@ -87,7 +87,7 @@ class ThreadWorker(Worker):
         self._asked = False
         self.channel, self._theirs = LocalChannel.pair()
         self.line = None
-        self._places: queue.SimpleQueue[tuple[Line, Rows | None] | None] = queue.SimpleQueue()
+        self._places: queue.SimpleQueue[tuple[WorkerLine, Rows | None] | None] = queue.SimpleQueue()
         self._hello: Hello | None = None
         self._building = self.slots[0]
         mine = self._owner, self._places  # one that was given up has no others
@@ -104,7 +104,7 @@ class ThreadWorker(Worker):
         about = (place.arena, place.line, place.bell, place.pool_bell)
         line = Line(*about, self.channel, self.slots)
         line.clear()
-        theirs = TheirLine(*about, self._theirs, self.slots)
+        theirs = TheirLine(*about, self._theirs)
         theirs.owner = self._owner
         self.line = line
         self._places.put((theirs, place.rows))
