@@ -262,8 +262,8 @@ class Rings:
         self._next = self._turn = 0
 
     def of(self, block: int) -> Ring:
-        """The ring that a block belongs to. Raises IndexError when there is none, and OSError when it cannot be mapped
-        here."""
+        """The ring that a block belongs to. Raises ClosedPool, IndexError when there is none, and OSError when it
+        cannot be mapped here."""
         ring = self._latest
         if ring is None or not 0 <= block - ring.first < ring.steps:
             ring = next((each for each in self.all if block in each), None) or self._found(block)
@@ -273,6 +273,7 @@ class Rings:
     def _found(self, block: int) -> Ring:
         """Map the ring of a block that another process has opened, and forget those that are not in the table."""
         if self._next:
+            self.arena.array(self.fields.table)  # raises ClosedPool
             raise IndexError(f"there is no block {block}")
         steps = self._table[:, 1].tolist()
         fence()  # where the number of steps is that of a ring, so are the other words
@@ -321,6 +322,10 @@ class Rings:
         self._latest = None
         self._table[self._table[:, 0] == ring.first, 1] = 0
         self.arena.drop(ring.fields.rewards.segment, free=True)
+
+    def forget(self) -> None:
+        """The arena is closed: no block is to be had any more; arrays that are still held keep theirs."""
+        self.all, self._latest = [], None
 
 
 class RowMemory:
