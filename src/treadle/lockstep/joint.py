@@ -54,10 +54,10 @@ def step_orders(workers: Sequence[Worker], mailed: Mailed | None) -> list[Order]
     return orders
 
 
-def tell(waiting: Any, event: Event) -> None:
-    """Give the news of a pool that steps to whom they are for: tags are joint requests, or like one (with `answered`
-    and `fail`). `waiting`: one of them, which is told of every death."""
-    recovery: AfterDeath | None = waiting.recovery
+def tell(waiting: JointRequest, event: Event) -> None:
+    """Give the news of a pool that steps to the joint requests that are their tags. `waiting`: one of them, which is
+    told of every death."""
+    recovery = waiting.recovery
     if isinstance(event, Done):
         event.tag.answered(event)
     elif isinstance(event, Lost) and recovery is not None and event.verdict is not RestartPolicy.RAISE:

@@ -4,10 +4,10 @@ A slot is *free* (its last result was received), *out* (it has a request), *read
 (it raised or was late: only a reset brings it back). `send` takes free slots, `recv` hands out ready ones in the order
 in which their workers finished them, so no slot starves: a worker answers in the order it was asked.
 
-Where the pool goes on after a worker's death (on_failure "restart", "drop"), what was asked of its slots is not lost:
-it comes as a row that is cut, marked as in lockstep (`Recovery` keeps the books here, too), and a slot that
-was not asked when it died is told of by its next row. A request is then a joint request of its own, about slots of one
-worker. The row that tells of a dropped slot is its last: nothing is sent to it any more.
+A request is a joint request of its own, about slots of one worker. Where the pool goes on after a worker's death
+(on_failure "restart", "drop"), what was asked of its slots is not lost: it comes as a row that is cut, marked as in
+lockstep (`Recovery` keeps the books here, too), and a slot that was not asked when it died is told of by its next row.
+The row that tells of a dropped slot is its last: nothing is sent to it any more.
 
 Results lie in one block of the arena that is kept for this, a row per slot, and are copied out by `recv`: a slot's row
 cannot change before its next `send`. How many slots travel in one request is a compromise: alone, each is ready as
@@ -17,9 +17,8 @@ soon as it can be; together, they cost less. Where a step takes long the first i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
-from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Any
@@ -34,7 +33,7 @@ from treadle.lockstep.joint import JointRequest, tell
 from treadle.lockstep.slot_rows import ByMessage, SlotRows
 from treadle.lockstep.slots import Seen, Slot
 from treadle.pool import failure
-from treadle.pool.events import Done, Event, InFlight, Lost
+from treadle.pool.events import Done, Event, Lost
 from treadle.pool.failure import bad_action
 from treadle.spaces import Mismatch
 from treadle.vector.core import Core, NothingPending, WaitTimeout
@@ -42,7 +41,7 @@ from treadle.vector.infos import FINALS, NEWS, Five, gymnasium_infos
 from treadle.vector.orders import chosen_slots
 from treadle.wire.info_rows import InfoRows, gathered
 from treadle.wire.line import BUSY_NS
-from treadle.wire.messages import Extras, Op
+from treadle.wire.messages import Op
 from treadle.worker.life import ALIVE, RestartPolicy
 from treadle.worker.worker import Worker
 
@@ -74,21 +73,16 @@ class PartialBatches:
         self._news: dict[int, News] = {}
         self._errors: deque[WorkerError] = deque()
         self._steps: dict[int, int] = {}
-        # with a recovery: what is under way, a joint request each, and one that hears of deaths of those who owe none
         self._own = OWN if self.recovery is None else OWN.union(NEWS.values())
+        # what is under way, and one that hears of deaths of those who owe nothing
         self._joints: set[JointRequest] = set()
         self._heard: deque[Event] = deque()
-        self._hear: Callable[[Event], None] = partial(tell, self) if self.recovery is None else self._noted
         self._nobody = JointRequest(Op.CALL, -1, (), others=lambda: list(self._joints), recovery=self.recovery)
 
     @property
     def open(self) -> bool:
         """Is anything out, ready, or yet to be raised?"""
-        return bool(self._ready or self._errors or self._awaited)
-
-    @property
-    def _awaited(self) -> bool:
-        return bool(self._joints) if self.recovery is not None else self._calls.awaits(self)
+        return bool(self._ready or self._errors or self._joints)
 
     def reset(
         self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None], slots: Sequence[int]
@@ -147,11 +141,11 @@ class PartialBatches:
             self._pool.check()
             raise NothingPending("recv() without anything sent: it would wait for ever", "recv")
         deadline = None if timeout is None else monotonic() + timeout
-        while not self._errors and len(self._ready) < least and self._awaited:
+        while not self._errors and len(self._ready) < least and self._joints:
             left = None if deadline is None else max(0.0, deadline - monotonic())
             if self.recovery is not None:
                 self.recovery.begin_due(self._nobody)
-            heard = self._calls.poll(left, self._hear)
+            heard = self._calls.poll(left, self._noted)
             if self._heard:
                 self._settle()
             if not heard and deadline is not None and monotonic() >= deadline:
@@ -192,30 +186,26 @@ class PartialBatches:
             for worker, slots in self._rows.by_worker(orders):
                 alone = worker.inline or self._takes_long(worker)
                 for group in ([slot] for slot in slots) if alone else (slots,):
-                    if self.recovery is not None:
-                        self._post_joint(worker, op, {slot: orders[slot] for slot in group}, mailed or {})
-                    else:
-                        mine = {slot: orders[slot] for slot in group}
-                        payload = self._rows.step_payload(worker, group, mailed or {}) if op is Op.STEP else mine
-                        self._calls.submit(worker, op, payload, group, self, self._rows.block)
-                        self._state[group] = OUT
+                    self._post_joint(worker, op, {slot: orders[slot] for slot in group}, mailed or {})
 
     def _post_joint(self, worker: Worker, op: Op, asked: dict[int, Any], mailed: ByMessage) -> None:
-        """The same where a death is not the end: what it asks for may begin in a fresh worker, or not be asked."""
-        recovery, slots = self.recovery, list(asked)
-        assert recovery is not None
+        """Send one request. With a recovery what it asks for may begin in a fresh worker, or not be asked."""
+        recovery, life, slots = self.recovery, self._lockstep.life, list(asked)
         joint = JointRequest(op, self._rows.block, tuple(slots), recovery=recovery)
-        if op is Op.RESET:
-            payload: Any = recovery.orders(joint, asked)
+        payload: Any = asked
+        if op is Op.STEP:
+            slots = slots if recovery is None else recovery.steppable(joint, slots)
+            payload = self._rows.step_payload(worker, slots, mailed) if slots else None
+        elif recovery is not None:
+            payload = recovery.orders(joint, asked)
             if worker.state not in ALIVE:
                 joint.unsent, slots = set(slots), []
-        else:
-            slots = recovery.steppable(joint, slots)
-            payload = self._rows.step_payload(worker, slots, mailed) if slots else None
         if slots:
             self._calls.submit(worker, op, payload, slots, joint, self._rows.block)
         if op is Op.RESET:
-            self._lockstep.life.see(Seen.ASKED, asked)
+            life.see(Seen.ASKED, asked)
+            if recovery is None:
+                life.see(Seen.BEGUN, asked)
         self._joints.add(joint)
         self._state[list(asked)] = OUT
         if not slots and not joint.unsent:
@@ -231,8 +221,9 @@ class PartialBatches:
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def _noted(self, event: Event) -> None:
-        tell(self._nobody, event)
-        self._heard.append(event)  # until `poll` has returned it is not carried out what becomes of a dead worker
+        with Later():
+            tell(self._nobody, event)
+            self._heard.append(event)  # until `poll` has returned it is not carried out what becomes of a dead worker
 
     def _settle(self) -> None:
         """Carry out what was heard."""
@@ -240,30 +231,19 @@ class PartialBatches:
             with Later():
                 event = self._heard.popleft()
                 if isinstance(event, Done):
-                    joint = event.tag  # perhaps of two requests: a step, and the reset of a fresh environment
-                    if not joint.unsent and not self._calls.awaits(joint):
+                    joint = event.tag  # with a recovery perhaps of two requests: a step, and the reset of a fresh one
+                    if self.recovery is None or not (joint.unsent or self._calls.awaits(joint)):
                         self._end(joint)
                 elif isinstance(event, Lost):
                     self._lost(event)
 
-    def answered(self, event: Done) -> None:
-        """See `joint.tell`."""
-        self._arrived(event.worker, event.call.slots, [event.reply.extras])
-
-    def fail(self, error: WorkerError, lost: Iterable[InFlight]) -> None:
-        """See `joint.tell`. The death of a worker that owes nothing breaks the pool, and is told so."""
-        slots = [slot for call in lost for slot in call.slots]
-        self._state[slots] = STALE
-        if slots:
-            self._errors.append(error)
-
     def _lost(self, event: Lost) -> None:
-        """A worker has died, and the recovery knows: what will never be answered has ended."""
-        assert self.recovery is not None
-        self.recovery.landed(self._nobody, None)
-        self._nobody.lost.clear()
+        """A worker has failed, and the recovery knows: what will never be answered has ended."""
+        if self.recovery is not None:
+            self.recovery.landed(self._nobody, None)
+            self._nobody.lost.clear()
         failed = [joint for joint in self._joints if joint.slots[0] in event.worker.slots]
-        if event.verdict is RestartPolicy.RAISE:
+        if self.recovery is None or event.verdict is RestartPolicy.RAISE:
             self._joints.difference_update(failed)
             self._state[[slot for joint in failed for slot in joint.slots]] = STALE
             if failed:
@@ -279,22 +259,18 @@ class PartialBatches:
             return
         self._joints.discard(joint)
         recovery, slots = self.recovery, joint.slots
-        assert recovery is not None
-        nothing, news = recovery.fill(joint, self._rows.batches)
-        self._rows.clear(nothing.intersection(slots))
-        recovery.landed(joint, np.array([self._ends[0][slot] or self._ends[1][slot] for slot in slots]))
-        self._news.update(news)
-        self._arrived(self._rows.worker_of(slots[0]), slots, joint.extras)
-
-    def _arrived(self, worker: Worker, slots: tuple[int, ...], said: Sequence[Extras | None]) -> None:
+        if recovery is not None:
+            nothing, news = recovery.fill(joint, self._rows.batches)
+            self._rows.clear(nothing.intersection(slots))
+            recovery.landed(joint, np.array([self._ends[0][slot] or self._ends[1][slot] for slot in slots]))
+            self._news.update(news)
+        worker, raised = self._rows.worker_of(slots[0]), dict[int, Any]()
         self._steps[worker.index] = self._steps.get(worker.index, 0) + len(slots)
-        raised: dict[int, Any] = {}
-        for extras in said:
-            if extras is not None:
-                raised.update(extras.raised)
-                self._infos.update(extras.infos.rows() if type(extras.infos) is InfoRows else extras.infos)
-                self._rows.heard(extras)
-                self._told.update(extras.finals)
+        for extras in joint.extras:
+            raised.update(extras.raised)
+            self._infos.update(extras.infos.rows() if type(extras.infos) is InfoRows else extras.infos)
+            self._rows.heard(extras)
+            self._told.update(extras.finals)
         for slot in slots:
             if slot in raised:
                 self._state[slot] = STALE
