@@ -2,5 +2,5 @@
 
 In order of reading: `lockstep` (the schedule, and its fast lane), `joint` (one request to several workers), `batch`
 (what is handed out), `recover` (what a worker's death means for rows) and `slots` (a slot's life as a table),
-`slot_rows` (slots asked one by one), `rollouts` (many steps), `history` (what a failure is replayed from).
+`slot_rows` (slots asked one by one), `history` (what a failure is replayed from).
 """

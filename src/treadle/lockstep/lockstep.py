@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.errors import ClosedPool, TooManyFiles, UsageError, Where, WorkerError
+from treadle.errors import TooManyFiles, UsageError, WorkerError
 from treadle.interrupts import Later
 from treadle.lockstep.batch import Batch, Batches
 from treadle.lockstep.history import History
@@ -50,6 +50,7 @@ class Lockstep:
         recovery: how it goes on after a worker's death; None: that is the end.
         history: what slots were made to do; None: it is not recorded, see `record`.
         mailed: what of the actions went by message in the last step that was not of the fast lane; may be cleared.
+        tree: makes the observation tree of a block's arrays.
     """
 
     def __init__(self, pool: Pool, writer: Callable[[Sequence[np.ndarray | None]], BatchWriter] | None = None) -> None:
@@ -63,6 +64,7 @@ class Lockstep:
         memory.array(memory.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
         goes_on = pool.policy is not RestartPolicy.RAISE or self.calls.wear.able
         self._batches = Batches(memory, pool.n, remember=goes_on)
+        self.tree = self._batches.tree
         ways = [Way.SAME if d.finals else Way.NEXT if d.begins_next else Way.HOLD for d in pool.descriptions]
         self.life = SlotLife(ways)
         self.recovery = Recovery(pool, memory, self._batches, self.life) if goes_on else None
@@ -70,8 +72,7 @@ class Lockstep:
         self._write_actions = self.actions.batch_writer(arrays, pool.n) if writer is None else writer(arrays)
         self._pending: tuple[int, int] | None = None  # (id, block) of a step that the fast lane has posted
         self._joint: JointRequest | None = None  # on its way: posted and to be waited for, or interrupted
-        self._must_reset = True
-        self._plain = False  # may the fast lane be taken?
+        self._must_reset, self._plain = True, False  # `_plain`: may the fast lane be taken?
         self.mailed: Mailed | None = None
         self.history: History | None = None
         self.step: Callable[[Any], Batch] = self._bind()
@@ -80,9 +81,15 @@ class Lockstep:
     def valid(self) -> np.ndarray:
         """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed).
         Raises ClosedPool."""
-        if self.pool.closed:  # the ring's mapping outlives it
-            raise ClosedPool("the pool is closed, and its memory with it")
         return self._batches.valid
+
+    def latest(self) -> int:
+        """The block of the last batch. Raises UsageError (nothing was ever reset, or a call is pending), and what a
+        dead or late worker raises."""
+        self._settle()
+        if self._batches.block < 0:
+            raise UsageError("there is nothing to go on from: reset first")
+        return self._batches.block
 
     @property
     def episodes(self) -> np.ndarray:
@@ -387,9 +394,10 @@ class Lockstep:
                 self._joint = None
                 raise
             if joint.op is Op.RESET:
-                self.life.see(Seen.ASKED, [slot for _, _, slots in orders for slot in slots])
+                asked = [slot for _, _, slots in orders for slot in slots]
+                self.life.see(Seen.ASKED, asked)
                 if self.recovery is None:
-                    self.life.see(Seen.BEGUN, [slot for _, _, slots in orders for slot in slots])
+                    self.life.see(Seen.BEGUN, asked)
             joint.posted = posted
 
     def _land(self, joint: JointRequest, timeout: float | None = None) -> Any:
@@ -487,10 +495,4 @@ class Lockstep:
             self._plain = False
         # no name in the frame that raises: that would be a circle
         again = self.calls.reset_of(raised)
-        raise self.calls.keep(failure.first_of(raised, self._where, partial, again), noted=True)
-
-    def _where(self, slot: int) -> Where:
-        return next(worker.at(slot) for worker in self.pool.workers if slot in worker.slots)
-
-
-__all__ = ["Batch", "Lockstep"]
+        raise self.calls.keep(failure.first_of(raised, self.pool.where, partial, again), noted=True)

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any, Self, Unpack
 
 from treadle.checks import check_whole, check_workers
-from treadle.errors import UsageError, WorkerError
+from treadle.errors import UsageError, Where, WorkerError
 from treadle.interrupts import Later, undisturbed
 from treadle.memory.arena import too_many_files
 from treadle.pool.calls import Calls
@@ -149,6 +149,10 @@ class Pool:
 
     def in_slot_order(self) -> list[Worker]:
         return self.group.in_slot_order()
+
+    def where(self, slot: int) -> Where:
+        """The place of a slot, for errors."""
+        return next(worker.at(slot) for worker in self.workers if slot in worker.slots)
 
     @property
     def restarts(self) -> tuple[int, ...]:

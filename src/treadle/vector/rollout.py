@@ -1,8 +1,14 @@
 """Rollouts: what a policy saw, did and got in the next T steps, as arrays [T, n, ...] that nobody had to stack.
 
-Workers write their rows straight into the rollout's memory (see `lockstep/rollouts.py`); the caller's part of a step
-is to ask the policy. For images that is the difference between storing them and not: a copy of a batch costs more than
-its whole way through shared memory.
+Workers write their rows straight into the rollout's memory; the caller's part of a step is to ask the policy. For
+images that is the difference between storing them and not: a copy of a batch costs more than its whole way through
+shared memory.
+
+To the pool a rollout is a ring like that of the batches (`treadle.memory.ring`): a step is *aimed* at one of its
+blocks, and everything else goes its usual way. What is handed out is lent, like a batch: a ring is written again only
+when nobody holds an array of it any more, neither one over all its steps nor one of a single step that a policy has
+kept. So two take turns in a loop that lets go of each before it has the next but one, and a caller that keeps ten has
+ten. The memory of one that has become too small is given back.
 """
 
 from __future__ import annotations
@@ -16,8 +22,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from treadle import trees
-from treadle.lockstep.rollouts import Rollouts
-from treadle.memory.ring import RolloutArrays
+from treadle.memory.ring import Ring, RolloutArrays
 from treadle.program.torch_policy import library
 from treadle.spaces import Mailed
 from treadle.vector.core import Core
@@ -111,24 +116,55 @@ class RolloutMaker:
 
     def __init__(self, core: Core, step: Callable[[Any], Five], reset: Callable[..., Any], sample: Act) -> None:
         self.core, self.step, self.reset, self._sample = core, step, reset, sample
-        self.memory = Rollouts(core.lockstep)
+        self.memory = core.lockstep.memory
 
     def make(self, policy: Act | None, steps: int) -> Rollout:
         """See `VectorEnv.rollout`."""
-        filling = Filling(self, *self.memory.take(steps))
+        filling = Filling(self, *self._memory_for(steps))
         try:
             filling.fill(policy or self._sample, steps)
         finally:
-            self.memory.aim(None)
+            self.aim(None)
         return filling.rollout()
+
+    def aim(self, block: int | None) -> None:
+        """Let the next step go to a block of a rollout; None: to any of the standing ones again."""
+        self.memory.standing.aimed = block
+
+    def _memory_for(self, steps: int) -> tuple[int, RolloutArrays, Any]:
+        """Memory for `steps` steps that nobody holds, made if there is none, and what is to be seen now in its row 0.
+
+        Returns the block of its first step, its arrays, and that row as a tree. Raises what `Lockstep.latest` raises,
+        ArenaError, and what a dead or late worker raises.
+        """
+        rings, standing, now = self.memory.rings, self.memory.standing, self.core.lockstep.latest()
+        fitting = [each for each in rings.all if each is not standing and each.steps >= steps]
+        ring = next((each for each in fitting if each.free), None) or self._opened(steps, now)
+        rings.announce(ring)
+        standing.target = ring
+        arrays = ring.whole(steps)
+        before = rings.of(now).peek(now)
+        seen = [each for each in arrays.observations if each is not None]
+        for row, source in zip(seen, before):
+            row[0] = source
+        return ring.first, arrays, self.core.lockstep.tree([*(each[0] for each in seen), *before[-3:]])
+
+    def _opened(self, steps: int, now: int) -> Ring:
+        """A new ring; those that are too small from now on are given back."""
+        rings, standing = self.memory.rings, self.memory.standing
+        ring = rings.open(steps)
+        for each in rings.all:
+            if each is not standing and each.steps < steps and now not in each and each.free:
+                rings.drop(each)
+        return ring
 
 
 class Filling:
-    """One rollout in the making; its arguments are what `Rollouts.take` returns."""
+    """One rollout in the making; its arguments are what `RolloutMaker._memory_for` returns."""
 
     def __init__(self, maker: RolloutMaker, first: int, buffer: RolloutArrays, seen: Any) -> None:
         self._maker, self._core, self._first, self._buffer = maker, maker.core, first, buffer
-        self._rollouts, self._lockstep = maker.memory, maker.core.lockstep
+        self._lockstep = maker.core.lockstep
         self._infos: list[Any] = []
         self._actions: list[np.ndarray | None] = list(buffer.actions)
         self._loose_actions: list[Any] = []  # as given, where some of them have no fixed shape
@@ -143,12 +179,12 @@ class Filling:
 
     def fill(self, act: Act, steps: int) -> None:
         """Take the steps."""
-        buffer, rollouts, step = self._buffer, self._rollouts, self._maker.step
-        lockstep, last = self._lockstep, rollouts.last_actions()
+        buffer, lockstep, step, aim = self._buffer, self._lockstep, self._maker.step, self._maker.aim
+        last = lockstep.memory.arrays(lockstep.memory.fields.actions)  # as they were given to the environments
         loose_actions = bool(lockstep.actions.loose)
         same_step = self._core.mode is AutoresetMode.SAME_STEP
         by_the_books = lockstep.recovery is not None
-        seen, aim, first = self._noted(self._seen), rollouts.aim, self._first
+        seen, first = self._noted(self._seen), self._first
         for t in range(steps):
             actions = act(seen)
             aim(first + t)
@@ -225,7 +261,7 @@ class Filling:
 
     def _reset(self, over: np.ndarray, t: int, seen: Any) -> Any:
         """Reset slots whose episode is over; what they show belongs to row t. Returns what is seen now."""
-        self._rollouts.aim(None)
+        self._maker.aim(None)
         observations, _ = self._maker.reset(options={"reset_mask": over})
         layout = self._lockstep.observations
         for array, fresh in zip(self._buffer.observations, layout.flatten(observations)):
