@@ -16,7 +16,7 @@ from treadle.memory.ring import RowMemory
 from treadle.memory.rows import Rows
 from treadle.spaces import Mailed
 from treadle.wire import bell
-from treadle.wire.bell import CELL, Bell, PipeBell
+from treadle.wire.bell import CELL, Bell
 from treadle.wire.copies import portable
 from treadle.wire.line import ITEM, LineFields
 from treadle.wire.messages import Op, Request
@@ -57,9 +57,6 @@ class MemoryLayout:
     ) -> None:
         shared = any(worker.shared for worker in workers)
         self.longest, self.fenced = longest, shared and fences.FENCED
-        self.arena_bells = shared and bell.arena_bells_work()
-        self._pipes: list[PipeBell] = []
-        self._bells: dict[int, PipeBell] = {}
         self.rows: RowMemory | None = None
         arena = self.arena = Arena(shared=shared)
         try:
@@ -90,11 +87,8 @@ class MemoryLayout:
         self.arena.grow(plan)
 
     def _bell(self, field: Field) -> Bell:
-        if self.arena_bells:
-            bell.init_cell(self.arena, field)
-            return bell.arena_bell(self.arena, field)
-        self._pipes.append(PipeBell.new())
-        return self._pipes[-1]
+        bell.init_cell(self.arena, field)
+        return bell.arena_bell(self.arena, field)
 
     def rows_of(self, slots: tuple[int, ...]) -> Rows | None:
         """Of a worker's slots, in this process; None where there are no rows."""
@@ -108,20 +102,13 @@ class MemoryLayout:
         line = self.lines[worker.index]
         if not worker.shared:
             return Place(self.arena, line, bell.LocalBell(), self.pool_bell, self.rows_of(worker.slots))
-        rows, fds, longest = self.rows, [self.arena.fd], self.longest
+        rows, longest = self.rows, self.longest
         told = None if rows is None else (rows.fields, rows.observations, rows.actions)
-        ring = self._bells.get(worker.index) or self._bell(line.bell)
-        if isinstance(ring, PipeBell) and isinstance(self.pool_bell, PipeBell):
-            self._bells[worker.index] = ring
-            fds += [ring.read, ring.write, self.pool_bell.read, self.pool_bell.write]
-        start = Told(self.arena.segments, line, self.pool_bell_field, self.arena_bells, told, longest[1])
-        return Place(self.arena, line, ring, self.pool_bell, None, longest[0], start, tuple(fds))
+        start = Told(self.arena.segments, line, self.pool_bell_field, told, longest[1])
+        return Place(self.arena, line, self._bell(line.bell), self.pool_bell, None, longest[0], start)
 
     def clear(self) -> None:
         """Let the memory go; arrays that were handed out keep theirs."""
-        pipes, self._pipes = self._pipes, []
-        for pipe in pipes:
-            pipe.close()
         self.arena.forget()
         if self.rows is not None:
             self.rows.rings.forget()

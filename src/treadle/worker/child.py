@@ -25,7 +25,7 @@ from treadle.memory.arena import Arena
 from treadle.memory.ring import Rings
 from treadle.memory.rows import Rows
 from treadle.whole_file import why
-from treadle.wire.bell import PipeBell, arena_bell
+from treadle.wire.bell import arena_bell
 from treadle.wire.carried import Arrived
 from treadle.wire.channel import Channel
 from treadle.wire.line import WorkerLine
@@ -101,8 +101,7 @@ def work(channel: Channel, entered: Start | None = None) -> int:
     assert isinstance(start.spec, WorkerSpec)
     redirect(out, err)
     faulthandler.enable(file=crash)
-    if hasattr(faulthandler, "register"):
-        faulthandler.register(STACK_SIGNAL, file=crash)
+    faulthandler.register(STACK_SIGNAL, file=crash)
     enter(start, entered)
     _keep_freed_memory()
     _receive(channel, start.spec.descriptors)
@@ -123,13 +122,10 @@ def work(channel: Channel, entered: Start | None = None) -> int:
         _close(start.spec, programs)
         raise
     assert received is not None
-    place, fds = received
-    arena = Arena(fd=fds.pop(0))
+    place, (fd,) = received
+    arena = Arena(fd=fd)
     arena.join(place.segments)
-    if place.arena_bells:
-        bell, pool_bell = arena_bell(arena, place.line.bell), arena_bell(arena, place.pool_bell)
-    else:
-        bell, pool_bell = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3])
+    bell, pool_bell = arena_bell(arena, place.line.bell), arena_bell(arena, place.pool_bell)
     slots = start.spec.slots
     line = WorkerLine(arena, place.line, bell, pool_bell, channel, longest=place.longest)
     server = Server(slots, programs)
@@ -158,8 +154,7 @@ def enter(start: Start, entered: Start | None) -> None:
     for name in then.keys() - start.environ.keys():
         os.environ.pop(name, None)
     os.environ.update(start.environ.items() - then.items())
-    if hasattr(time, "tzset"):
-        time.tzset()
+    time.tzset()
     os.chdir(start.cwd)
     if entered is None or entered.path != start.path:
         sys.path[:] = start.path

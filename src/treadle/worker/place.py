@@ -14,8 +14,7 @@ from treadle.wire.line import LineFields
 
 @dataclass(frozen=True)
 class Told:
-    """What a worker process is told of its part. With it go descriptors: the arena's, then those of two pipe bells (4)
-    if there are no `arena_bells`.
+    """What a worker process is told of its part. With it goes the arena's descriptor.
 
     Attributes:
         rows: what all slots' rows are; None: there are none.
@@ -25,7 +24,6 @@ class Told:
     segments: list[tuple[int, int]]
     line: LineFields
     pool_bell: Field
-    arena_bells: bool
     rows: tuple[RowFields, Layout, Layout] | None
     longest: int
 
@@ -38,7 +36,7 @@ class Place:
         bell: the worker's.
         rows: those of its slots, for a worker in this process; None for others, and where there are no rows.
         longest: ns of waits that the caller tries in.
-        told: what a process is told, None for a worker that is none; `fds` go along.
+        told: what a process is told, None for a worker that is none.
     """
 
     arena: Arena
@@ -48,4 +46,3 @@ class Place:
     rows: Rows | None
     longest: int = 0
     told: Told | None = None
-    fds: tuple[int, ...] = ()
