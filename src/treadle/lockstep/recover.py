@@ -55,7 +55,6 @@ class Recovery:
 
     def __init__(self, pool: Pool, memory: RowMemory, batches: Batches, life: SlotLife) -> None:
         self._life, self._pool, self._calls, self._batches = life, pool, pool.calls, batches
-        self._worker_of = {slot: worker for worker in pool.workers for slot in worker.slots}
         self.missed = np.zeros(pool.n, np.int64)
         self.fresh_options: Callable[[int, Any], Any] | None = None
         self._root: int | None = None
@@ -74,7 +73,7 @@ class Recovery:
 
     def reachable(self, chosen: list[int]) -> list[int]:
         """The chosen slots without the dropped ones. Raises UsageError for those unless all slots were chosen."""
-        dropped = [slot for slot in chosen if self._worker_of[slot].state is State.GONE]
+        dropped = list(filter(self._is_gone, chosen))
         if dropped and len(chosen) < self._pool.n:
             raise UsageError(f"slots {dropped} were dropped when their worker died: they take no more requests")
         return [slot for slot in chosen if slot not in dropped]
@@ -212,7 +211,7 @@ class Recovery:
     def _order(self, slot: int, asked: tuple[int | None, Any]) -> tuple[int | None, Any]:
         """What a slot's reset is given: in a new environment no seed means the one of its incarnation."""
         seed, options = asked
-        worker = self._worker_of[slot]
+        worker = self._pool.by_slot[slot]
         if seed is None and slot in self._fresh and self._root is not None:
             seed = restart_seed(self._root, slot, len(worker.restarts) + worker.retired)
         if slot in self._fresh and self.fresh_options is not None:
@@ -220,7 +219,7 @@ class Recovery:
         return seed, options
 
     def _is_gone(self, slot: int) -> bool:
-        return self._worker_of[slot].state is State.GONE
+        return self._pool.by_slot[slot].state is State.GONE
 
     def _count(self, joint: JointRequest, slot: int, pending: bool) -> None:
         """Keep the count of episodes: its successor's begins with 0. One that is begun again counts once."""

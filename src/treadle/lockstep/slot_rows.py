@@ -6,7 +6,7 @@ request. What has no fixed shape comes with the answers and is kept here until i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ ByMessage = dict[int, dict[int, Any]]  # leaf -> slot -> the part of its action 
 class SlotRows:
     """Args:
     memory: the pool's rows.
-    workers: the pool's.
+    by_slot: the pool's workers.
     cast: as of `Layout.batch_writer`.
     remember: keep what of each slot was read last, so that it can be shown again: see `batches`.
 
@@ -36,7 +36,7 @@ class SlotRows:
     """
 
     def __init__(
-        self, memory: RowMemory, workers: Iterable[Worker], *, cast: bool = False, remember: bool = False
+        self, memory: RowMemory, by_slot: Mapping[int, Worker], *, cast: bool = False, remember: bool = False
     ) -> None:
         self._observations, self._actions, self._cast = memory.observations, memory.actions, cast
         self.ring = ring = memory.standing
@@ -46,21 +46,12 @@ class SlotRows:
         self._action_rows = memory.arrays(memory.fields.actions)
         self._writers: dict[int, tuple[BatchWriter, list[np.ndarray | None]]] = {}
         self._loose: dict[int, list[Any]] = {}
-        self._worker_of = {slot: worker for worker in workers for slot in worker.slots}
-        n = len(self._worker_of)
-        self.batches = Batches(memory, n)
+        self._by_slot = by_slot
+        self.batches = Batches(memory, len(by_slot))
         self._remember = remember
         if remember:
             self.batches.begin_from([np.zeros_like(array) for array in self._rows if array is not None])
         self.ends = ring.ends(self.block)
-
-    def worker_of(self, slot: int) -> Worker:
-        """Whose it is."""
-        return self._worker_of[slot]
-
-    def add(self, worker: Worker) -> None:
-        """It has come later, with slots of its own."""
-        self._worker_of.update(dict.fromkeys(worker.slots, worker))
 
     def clear(self, slots: Iterable[int]) -> None:
         """Their rows are nothing: zeros, and not valid."""
@@ -89,8 +80,8 @@ class SlotRows:
         """Whose they are."""
         found: dict[int, list[int]] = {}
         for slot in slots:
-            found.setdefault(self._worker_of[slot].index, []).append(slot)
-        return ((self._worker_of[mine[0]], mine) for mine in found.values())
+            found.setdefault(self._by_slot[slot].index, []).append(slot)
+        return ((self._by_slot[mine[0]], mine) for mine in found.values())
 
     @staticmethod
     def step_payload(worker: Worker, group: list[int], mailed: ByMessage) -> Any:

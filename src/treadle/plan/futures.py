@@ -91,8 +91,7 @@ class Workers:
         registrations = own_registrations()
         workers = None if pool.get("backend") == "serial" else n
         self.pool = Pool([lambda: PlanSlot(constructor, registrations)] * n, workers=workers, rows=False, **pool)
-        self.by_slot = {slot: worker for worker in self.pool.workers for slot in worker.slots}
-        self._calls = self.pool.calls
+        self.by_slot, self._calls = self.pool.by_slot, self.pool.calls
         self._calls.again = ""  # states come with the items: there is nothing to be reset
 
     @property
@@ -145,7 +144,7 @@ class Workers:
                 future.settle(error=event.error)
 
     def _raised(self, slot: int, raised: Raised) -> Any:
-        return failure.task_error(raised, self.by_slot[slot].at(slot))
+        return failure.task_error(raised, self.pool.where(slot))
 
     def raise_failed(self, slot: int, item: int, raised: Raised, n: int) -> NoReturn:
         """Raise what an item of a batch of n raised in a slot. The error names the item, and has it in `item`."""

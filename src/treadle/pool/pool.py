@@ -52,6 +52,7 @@ class Pool:
     Attributes:
         calls: the requests under way.
         workers: all of them, the caller's own included.
+        by_slot: slot -> its worker.
         memory: their memory.
         descriptions: what the slots said of themselves; not those that came later.
         later: slots that have no workers yet.
@@ -97,6 +98,7 @@ class Pool:
             for slots in [(s,) for s in range(inline)] if not rows else [tuple(range(inline))] if inline else []:
                 group.add(slots, factories, inline=True)
             self.descriptions = group.start()
+            self.by_slot = {slot: worker for worker in self.workers for slot in worker.slots}
 
             def lay() -> None:
                 self.memory = MemoryLayout(
@@ -130,6 +132,7 @@ class Pool:
             added = [self.group.add((slot,), self._factories) for slot in range(first, first + count)]
             self.memory.extend(added, bell.who_tries(len(self.workers) + count, 0, cores, self._rows))
             self.calls.extend(added)
+            self.by_slot.update((slot, worker) for worker in added for slot in worker.slots)
         return added
 
     def ask(self, name: str) -> None:
@@ -152,7 +155,7 @@ class Pool:
 
     def where(self, slot: int) -> Where:
         """The place of a slot, for errors."""
-        return next(worker.at(slot) for worker in self.workers if slot in worker.slots)
+        return self.by_slot[slot].at(slot)
 
     @property
     def restarts(self) -> tuple[int, ...]:

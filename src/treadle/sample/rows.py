@@ -73,7 +73,7 @@ class Rows:
         )
         self._former = BatchFormer(self._seats, source.workers, asking.batch_size, asking.patience, asking.pad_to)
         assert pool.memory.rows is not None  # such a pool has rows
-        self._rows = SlotRows(pool.memory.rows, pool.workers, cast=True)
+        self._rows = SlotRows(pool.memory.rows, pool.by_slot, cast=True)
         self._playing: dict[int, int] = {}
         self._steps = np.zeros(pool.n, np.int64)  # answered in the slot's episode
         self._since = np.zeros(pool.n)  # when its request was sent
@@ -230,7 +230,6 @@ class Rows:
     def ready(self, worker: Worker) -> None:
         """A worker has begun: its slots have new environments, and perhaps there are more of them than there were."""
         self._fate.ready(worker)
-        self._rows.add(worker)
         workers = self._former.workers = self._source.workers
         self._source.least = self._seats + self._source.tally.added
         if not self._calls.growing:

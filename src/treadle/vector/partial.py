@@ -63,7 +63,7 @@ class PartialBatches:
         memory, self._counts = lockstep.memory, core.counts
         self._pool, self._calls, self._lockstep = pool, pool.calls, lockstep
         self.batch_size, self.recovery = batch_size, lockstep.recovery
-        self._rows = SlotRows(memory, pool.workers, remember=self.recovery is not None)
+        self._rows = SlotRows(memory, pool.by_slot, remember=self.recovery is not None)
         self._finals = self._rows.ring.finals
         self._rewards, *self._ends, self._valid = self._rows.ends
         self._state = np.full(pool.n, STALE, np.int8)  # nothing may be stepped before a reset
@@ -264,7 +264,7 @@ class PartialBatches:
             self._rows.clear(nothing.intersection(slots))
             recovery.landed(joint, np.array([self._ends[0][slot] or self._ends[1][slot] for slot in slots]))
             self._news.update(news)
-        worker, raised = self._rows.worker_of(slots[0]), dict[int, Any]()
+        worker, raised = self._pool.by_slot[slots[0]], dict[int, Any]()
         self._steps[worker.index] = self._steps.get(worker.index, 0) + len(slots)
         for extras in joint.extras:
             raised.update(extras.raised)

@@ -196,7 +196,7 @@ class Worker(ABC):
         return self.line is not None and not self.unreachable and self.line.idle()
 
     def drain(self) -> None:
-        """Drop an answer: nobody wants it, and its worker may wait to send it."""
+        """Drop an answer: nobody wants it, and its worker may wait to send it. Never of one without a line."""
         if self.line is not None:
             self.take()
 
@@ -381,9 +381,6 @@ class SerialWorker(Worker):
 
     def idle(self) -> bool:
         return self._running is None and not self._requests
-
-    def drain(self) -> None:
-        """It never waits to send anything."""
 
     def stop(self, id: int) -> None:
         self._stop = id
