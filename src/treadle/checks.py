@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable
 from numbers import Integral, Real
@@ -84,3 +85,11 @@ def as_bytes(given: Any) -> int:
     if isinstance(size, bool | str) or not isinstance(size, int | float) or not size >= 1 or size != size // 1:
         raise UsageError(f"memory_limit is a number of bytes or a text such as '2GB' or '500 MiB', got {given!r}")
     return int(size)
+
+
+def parameters_of(function: Any) -> list[inspect.Parameter] | None:
+    """What a function, or a class, is called with; None where it does not say."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return None

@@ -4,7 +4,6 @@ worker processes."""
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
@@ -13,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from treadle import gone
+from treadle.checks import parameters_of
 from treadle.errors import ClosedPool, UsageError
 from treadle.nodes import backend as nodes_backend
 from treadle.nodes.placing import ALL, Placement
@@ -45,19 +45,12 @@ def refuse_misspelt(face: str, env_class: Callable[..., Any], kwargs: Iterable[s
     before anything is started. What the environment's class names as an argument of its own is left to it."""
     for name in kwargs:
         near = difflib.get_close_matches(name, NOT_THE_ENVIRONMENTS, 1, NEAR)
-        if near and not _names(env_class, name):
+        if near and name not in [each.name for each in parameters_of(env_class) or ()]:
             if said := gone.instead(f"{near[0]}="):
                 raise UsageError(said)
             what = "goes with n_workers=" if near[0] == name else f"is no argument here; did you mean {near[0]}=?"
             own = " (one of the environment's own goes into env_kwargs)" if env_class is GymPlanEnv else ""
             raise UsageError(f"{face}(): {name}= {what}{own}")
-
-
-def _names(function: Callable[..., Any], name: str) -> bool:
-    try:
-        return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # builtins have none
-        return False
 
 
 class VectorizedEnv(PlanEnv):

@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from treadle.checks import names_of_modules, several
+from treadle.checks import names_of_modules, parameters_of, several
 from treadle.coroutines import Owner, Settled
 from treadle.errors import UsageError
 from treadle.program.base import Description, OnEnd, Program, StepResult, settle
@@ -166,12 +166,8 @@ def _creator(env: str | EnvSpec) -> tuple[Any, Mapping[str, Any]]:
 
 def _lacking(builder: Any, given: Mapping[str, Any]) -> list[str]:
     """The arguments without a default that it is not given."""
-    try:
-        parameters = inspect.signature(builder).parameters.values()
-    except (TypeError, ValueError):
-        return []
     many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    wanted = [p.name for p in parameters if p.default is p.empty and p.kind not in many]
+    wanted = [p.name for p in parameters_of(builder) or () if p.default is p.empty and p.kind not in many]
     return [name for name in wanted if name not in given]
 
 
@@ -289,11 +285,8 @@ def check_reset(env: Any, *names: str) -> None:
     """
     while isinstance(env, gym.Wrapper) and type(env).__module__.startswith("gymnasium."):
         env = env.env
-    try:
-        parameters = inspect.signature(env.reset).parameters.values()
-    except (TypeError, ValueError):  # it does not say
-        return
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+    parameters = parameters_of(env.reset)
+    if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
     taken = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
     for name in names:

@@ -33,6 +33,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gs
 
+from treadle.checks import parameters_of
 from treadle.coroutines import Settled
 from treadle.errors import BadAction, UsageError, Where, attributes_of
 from treadle.program import saved
@@ -209,10 +210,7 @@ def _built(policy: Any, observation_space: gym.Space, action_space: gym.Space) -
 
 
 def _parameters(function: Any) -> list[str] | None:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
+    parameters = parameters_of(function) or []
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]

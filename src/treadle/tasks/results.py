@@ -31,9 +31,8 @@ _made = partial(tuple.__new__, RLStepResult)  # of four values: a third of what 
 
 
 class Slot(Enum):
-    """What a slot can be asked for."""
+    """Why a slot does not run."""
 
-    RUNNING = "running"
     HELD = "held"  # its task is done and waits for those of the others
     EMPTY = "empty"  # its sampler is exhausted
 
@@ -48,8 +47,7 @@ class Results:
         remember: keep every slot's last observation, for the end of an episode that a worker's death cuts.
 
     Attributes:
-        states: one a slot.
-        special: slots that do not run.
+        special: slots that do not run -> what they are.
         gone: slots that were dropped when their worker died: nothing brings them back.
         lost: slots whose task moved on in a step that nobody saw the result of.
         steps, episodes: int64[n], steps taken and tasks begun, as far as they were handed out.
@@ -61,8 +59,7 @@ class Results:
         self._split, self._mend = row_splitter(layout, n), row_mender(layout)
         self._metrics, self._full = metrics, False
         self._last: dict[int, Any] | None = {} if remember else None
-        self.states = [Slot.RUNNING] * n
-        self.special: set[int] = set()
+        self.special: dict[int, Slot] = {}
         self.gone: set[int] = set()
         self.lost: set[int] = set()
         self.steps, self.episodes = np.zeros(n, np.int64), np.ones(n, np.int64)
@@ -149,8 +146,7 @@ class Results:
         return RLStepResult(observation, reward, bool(over or note.done), info)
 
     def _hold(self, slot: int, observation: Any, info: dict[str, Any], note: Note) -> None:
-        self.states[slot] = Slot.HELD
-        self.special.add(slot)
+        self.special[slot] = Slot.HELD
         self.terminal[slot] = observation
         if note.held:
             info["held"] = True
@@ -217,26 +213,21 @@ class Results:
         if self._last is not None:
             self._last[slot] = observation
         if observation is None:
-            self._empty(slot)
+            self.special[slot] = Slot.EMPTY
         else:
-            self.states[slot] = Slot.RUNNING
-            self.special.discard(slot)
+            self.special.pop(slot, None)
             self.episodes[slot] += 1
 
     def _drop(self, slot: int) -> None:
         self.gone.add(slot)
-        self._empty(slot)
-
-    def _empty(self, slot: int) -> None:
-        self.states[slot] = Slot.EMPTY
-        self.special.add(slot)
+        self.special[slot] = Slot.EMPTY
 
     def correct(self, slot: int, status: Status) -> None:
         """What a slot itself says, after a request whose result nobody saw."""
-        state = Slot.HELD if status.over else Slot.RUNNING if status.has_task else Slot.EMPTY
-        self.states[slot] = state
+        self.special.pop(slot, None)
+        if status.over or not status.has_task:
+            self.special[slot] = Slot.HELD if status.over else Slot.EMPTY
         self.histories[slot].handed(status.handed - self.histories[slot].tasks)
-        (self.special.discard if state is Slot.RUNNING else self.special.add)(slot)
 
     def why_empty(self, slot: int) -> str:
         """For errors: what a slot without a task lacks, and what can be done."""

@@ -10,7 +10,6 @@ reward is a number and whose info is empty needs no message at all.
 
 from __future__ import annotations
 
-import inspect
 import math
 import multiprocessing
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from treadle.checks import parameters_of
 from treadle.coroutines import Owner
 from treadle.errors import UsageError
 from treadle.program.base import Description, Program, StepResult
@@ -84,11 +84,8 @@ class SamplerRecipe:
 
 def _takes(function: Any, name: str) -> bool:
     """Can it be called with this keyword? Assumed where its signature cannot be read."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return True
-    return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
+    parameters = parameters_of(function)
+    return parameters is None or any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 class TaskSlot(Program):

@@ -106,7 +106,6 @@ class TaskVector:
         should_log: bool,
         start: arguments.Starting | None = None,
         max_processes: int | None = None,
-        read_timeout: float | None = None,
         **options: Any,
     ) -> None:
         self._turns = Claim()
@@ -114,7 +113,7 @@ class TaskVector:
         if not callable(make_sampler_fn):
             raise UsageError(f"make_sampler_fn must be callable, got {type(make_sampler_fn).__name__}")
         self.metrics_out_queue = MetricsQueue() if metrics_out_queue is None else metrics_out_queue
-        self.should_log, self.max_processes, self.read_timeout = should_log, max_processes, read_timeout
+        self.should_log, self.max_processes, self.read_timeout = should_log, max_processes, options.get("step_timeout")
         self._start, self._resample, n = start, resample, len(args)
         workers = arguments.worker_count(max_processes, n)
         if should_log:
@@ -126,7 +125,7 @@ class TaskVector:
             return lambda: TaskSlot(recipe, callbacks, resample)
 
         try:
-            self._pool = _start([slot_of(each) for each in args], workers=workers, step_timeout=read_timeout, **options)
+            self._pool = _start([slot_of(each) for each in args], workers=workers, **options)
         except CannotTravel as error:
             raise cannot_travel(error, args[error.slot], options.get("start_method")) from error.__cause__
         try:
@@ -188,7 +187,7 @@ class TaskVector:
         """Step one slot; returns a list of its result."""
         self._begin("step_at")
         slot = self._slot(sampler_index)
-        if action is None and self._results.states[slot] is Slot.HELD:
+        if action is None and self._results.special.get(slot) is Slot.HELD:
             raise UsageError(f"slot {slot}: its task is done and waits for the others. Nothing was sent")
         return self._advance([slot], [action])
 
@@ -256,7 +255,7 @@ class TaskVector:
                     f"slot {slot} moved on in a step that failed, was interrupted or came too late, and nobody saw its "
                     "result: next_task_at or reset_all brings it back. Nothing was sent"
                 )
-            state = books.states[slot]
+            state = books.special.get(slot)
             if state is Slot.EMPTY:
                 raise UsageError(f"{books.why_empty(slot)}. Nothing was sent")
             if state is Slot.HELD and action is not None:
@@ -269,8 +268,8 @@ class TaskVector:
 
     def _stepped(self, batch: Batch, slots: list[int]) -> list[RLStepResult]:
         results: list[Any] = self._results.of_step(batch, slots)
-        states = self._results.states
-        if self._resample or any(states[slot] is not Slot.HELD for slot in self._live):
+        special = self._results.special
+        if self._resample or any(special.get(slot) is not Slot.HELD for slot in self._live):
             return results
         return self._all_move_on(dict(zip(slots, results)))
 
@@ -449,7 +448,7 @@ class TaskVector:
     def _ask(self, orders: dict[int, Operation], *, task: bool = True) -> list[Any]:
         """Ask slots for something of their own. `task`: of their present tasks, which they must have."""
         for slot in orders if task else ():
-            if self._results.states[slot] is Slot.EMPTY:
+            if self._results.special.get(slot) is Slot.EMPTY:
                 raise UsageError(f"{self._results.why_empty(slot)}. Nothing was sent")
         if not orders:
             return []

@@ -319,7 +319,7 @@ class VectorSampledTasks(SampledTasks):
             metrics_out_queue=metrics_out_queue,
             should_log=should_log,
             max_processes=max_processes,
-            read_timeout=read_timeout,
+            step_timeout=read_timeout,
             backend=backend,
             start_method=start.method if backend == "process" else None,
             start_timeout=arguments.start_limit(start_timeout, read_timeout),
