@@ -9,9 +9,9 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from kit import until
 
 import treadle
+from pool.kit import until
 from treadle.worker import stderr
 from treadle.worker.stderr import KEPT, StderrReader, Tail
 from zoo.faults import Sound

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import Pool, until
 
 import treadle
+from pool.kit import Pool, until
 from treadle.errors import StartupFailed
 from treadle.program.gym_env import gym_env
 from treadle.worker import forkserver

@@ -6,9 +6,9 @@ import threading
 from typing import Any
 
 import pytest
-from kit import until, within
 
 from injector import Pressed
+from pool.kit import until, within
 from treadle.memory.arena import Arena
 from treadle.wire.bell import LocalBell
 from treadle.wire.channel import SPILL, Channel

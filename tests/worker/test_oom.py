@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import Pool
 
+from pool.kit import Pool
 from treadle.errors import WorkerDied
 from treadle.program.gym_env import gym_env
 from treadle.worker import oom

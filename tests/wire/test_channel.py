@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit import within
 
 from conftest import open_fds
 from injector import Pressed
+from pool.kit import within
 from treadle.wire import channel
 from treadle.wire.channel import SPILL, Channel, Undecodable, decode, encode
 from treadle.worker.thread import LocalChannel

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import (
+
+from pool.kit import (
     Pool,
     show,
     until,
@@ -14,7 +15,6 @@ from kit import (
     with_fault,
     within,
 )
-
 from treadle.memory.arena import Arena
 from treadle.wire import bell as bells
 from treadle.wire.bell import CELL, LONGEST, SHARED, LocalBell, Waiting, arena_bell, init_cell, who_tries

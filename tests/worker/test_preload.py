@@ -15,9 +15,9 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from kit import Pool, within
-from scripts import Script
 
+from pool.kit import Pool, within
+from pool.scripts import Script
 from treadle.errors import StartupFailed
 from treadle.pickling import dumps
 from treadle.program.gym_env import EnvRecipe, gym_env

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import Pool, until
-from mortal import T, doom, mortals
 
+from pool.kit import Pool, until
+from pool.mortal import T, doom, mortals
 from treadle.errors import BrokenPool, UsageError, WorkerDied
 from treadle.lockstep.batch import News
 from treadle.program.base import OnEnd

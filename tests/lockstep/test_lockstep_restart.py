@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
-from kit import Pool, until, within
-from mortal import EPISODE, LENGTH, LIFE, SEED, Mortal, T, doom, mortals
-from plain import keep, rows_of, same
 
+from pool.kit import Pool, until, within
+from pool.mortal import EPISODE, LENGTH, LIFE, SEED, Mortal, T, doom, mortals
+from pool.plain import keep, rows_of, same
 from treadle.errors import BrokenPool, TaskRaised, UsageError, WorkerDied, WorkerTimeout
 from treadle.lockstep.batch import News
 from treadle.pool import failure
