@@ -159,16 +159,3 @@ class SlotLife:
     def begins(self, slot: int) -> bool:
         """Is an episode to begin in the step that tells what stands out for it?"""
         return self.state(slot) is Slot.NEW or self.moves_on(slot)
-
-
-def diagram() -> str:
-    """The table as Markdown, one line a state: what `docs/life.md` shows."""
-    lines = ["| state | what it may see, and what it is then |", "|---|---|"]
-    for state in Slot:
-        arrows = [
-            f"{event.value} → {' or '.join(dict.fromkeys(each.name for each in then))}"
-            for (at, event), then in TABLE.items()
-            if at is state
-        ]
-        lines.append(f"| {state.name} | {', '.join(sorted(arrows))} |")
-    return "\n".join(lines) + "\n"

@@ -89,13 +89,4 @@ def after(state: State, event: Event) -> State:
         raise RuntimeError(f"a worker that is {state.value} cannot see '{event.value}'") from None
 
 
-def diagram() -> str:
-    """The table as Markdown, one line a state: what `docs/life.md` shows."""
-    lines = ["| state | what it may see, and what it is then |", "|---|---|"]
-    for state in State:
-        arrows = [f"{event.value} → {then.name}" for (at, event), then in TABLE.items() if at is state]
-        lines.append(f"| {state.name} | {', '.join(sorted(arrows)) or 'nothing more'} |")
-    return "\n".join(lines) + "\n"
-
-
 ALIVE = frozenset({State.IDLE, State.BUSY, State.LATE})
