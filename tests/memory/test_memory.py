@@ -154,7 +154,7 @@ def test_a_full_file_system_is_an_arena_error(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_how_much_room_there_is(files: dict[str, str], room: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arenas, "_read", lambda path: files.get(path, ""))
+    monkeypatch.setattr(arenas, "text_of", lambda path: files.get(path, ""))
     assert arenas.memory_available() == room
 
 

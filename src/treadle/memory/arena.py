@@ -21,6 +21,7 @@ import resource
 import sys
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -234,7 +235,7 @@ def memory_available() -> int | None:
 
 
 def _meminfo() -> int | None:
-    text = _read("/proc/meminfo")
+    text = text_of("/proc/meminfo")
     for line in text.splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -246,13 +247,14 @@ def _cgroup_room() -> int | None:
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ):
-        top, now = _read(limit).strip(), _read(used).strip()
+        top, now = text_of(limit).strip(), text_of(used).strip()
         if top.isdigit() and now.isdigit():
             return max(0, int(top) - int(now))
     return None
 
 
-def _read(path: str) -> str:
+def text_of(path: str | Path) -> str:
+    """What a file of the kernel's says; "": there is none."""
     try:
         with open(path) as file:
             return file.read()

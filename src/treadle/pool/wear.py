@@ -10,11 +10,11 @@ worker that has a limit is given no more than one round of them in advance.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.checks import as_bytes
 from treadle.errors import UsageError
+from treadle.memory.arena import text_of
 from treadle.worker.life import ALIVE
 
 if TYPE_CHECKING:
@@ -36,11 +36,8 @@ def shown(size: float) -> str:
 def private_memory(pid: int) -> int | None:
     """Bytes of memory that a process shares with no file and no other process (RssAnon); None: it is gone, or this is
     no Linux."""
-    try:
-        words = Path(STATM.format(pid)).read_text().split()
-    except OSError:
-        return None
-    return (int(words[1]) - int(words[2])) * PAGE
+    words = text_of(STATM.format(pid)).split()
+    return (int(words[1]) - int(words[2])) * PAGE if words else None
 
 
 def _page() -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from treadle.memory.arena import text_of
+
 OWN, CGROUP, VMSTAT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"), Path("/proc/vmstat")
 
 Kills = dict[str, int]  # file -> how many processes were killed, as it says; files that say nothing are not there
@@ -35,7 +37,7 @@ def risen(before: Kills, now: Kills) -> str:
 def _group_files() -> list[Path]:
     """This process's groups: where they are named, and where a container shows its own as the root."""
     files = []
-    for line in _read(OWN).splitlines():
+    for line in text_of(OWN).splitlines():
         _, controllers, name = line.split(":", 2)
         if not controllers:
             folders, file = (CGROUP / name.lstrip("/"), CGROUP), "memory.events"
@@ -48,15 +50,8 @@ def _group_files() -> list[Path]:
 
 
 def _count(path: Path) -> int | None:
-    for line in _read(path).splitlines():
+    for line in text_of(path).splitlines():
         name, _, value = line.partition(" ")
         if name == "oom_kill" and value.strip().isdigit():
             return int(value)
     return None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
