@@ -286,7 +286,6 @@ class Early(Sound):
 @pytest.mark.parametrize("how", ["exit", "raise"])
 def test_before_the_first_episode_there_is_no_number_of_one(how: str) -> None:
     with Pool([gym_env(Early, kwargs={"how": how})], workers=1) as pool:
-        pool.lockstep.waive_reset()
         with pytest.raises((WorkerDied, TaskRaised), match=r"slot 0 \(worker 0, pid \d+\) in step 1: ") as caught:
             pool.step([0])
         assert (caught.value.where.step, caught.value.where.episode) == (1, None)

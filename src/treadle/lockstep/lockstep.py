@@ -72,7 +72,7 @@ class Lockstep:
         self._write_actions = self.actions.batch_writer(arrays, pool.n) if writer is None else writer(arrays)
         self._pending: tuple[int, int] | None = None  # (id, block) of a step that the fast lane has posted
         self._joint: JointRequest | None = None  # on its way: posted and to be waited for, or interrupted
-        self._must_reset, self._plain = True, False  # `_plain`: may the fast lane be taken?
+        self._plain = False  # may the fast lane be taken?
         self.mailed: Mailed | None = None
         self.history: History | None = None
         self.step: Callable[[Any], Batch] = self._bind()
@@ -113,10 +113,6 @@ class Lockstep:
         self.life.placed(slots)
         if self.recovery is not None:
             self.recovery.placed(slots)
-
-    def waive_reset(self) -> None:
-        """Allow a step before the first reset, for environments that may raise about it themselves."""
-        self._must_reset = False
 
     # -- the fast lane -----------------------------------------------------------------------------------------------
 
@@ -222,8 +218,6 @@ class Lockstep:
     def _ready_to_step(self) -> None:
         """Whatever keeps the fast lane from being taken: settle it, or say what it is."""
         self._settle()
-        if self._must_reset:
-            raise UsageError("step() before the first reset()")
         stale = self.life.of(Slot.STALE)
         if stale:
             raise UsageError(
@@ -314,11 +308,6 @@ class Lockstep:
         """Begin a call; `wait` returns its results."""
         self._call(slots, (name, args, kwargs), posted=True)
 
-    @property
-    def pending(self) -> Op | None:
-        """What was posted and not yet waited for."""
-        return self._joint.op if self._joint is not None and self._joint.posted else None
-
     def wait(self, timeout: float | None = None) -> Any:
         """What the posted request brings, as the fused method returns it.
 
@@ -336,8 +325,6 @@ class Lockstep:
         for given, what in ((seeds, "seeds"), (options, "options")):
             if given is not None and len(given) != len(chosen):
                 raise UsageError(f"{len(given)} {what} for {len(chosen)} slots")
-        if slots is not None and self._must_reset:
-            raise UsageError("the first reset() must be of all slots")
         orders = {
             slot: (None if seeds is None else seeds[i], None if options is None else options[i])
             for i, slot in enumerate(chosen)
@@ -353,7 +340,6 @@ class Lockstep:
             self.recovery.note_asked(orders)
             orders = self.recovery.orders(joint, orders)
         self._launch(joint, orders_of(self.pool.in_slot_order(), orders), posted)
-        self._must_reset = self._must_reset and slots is not None
         return joint
 
     def _call(

@@ -145,7 +145,6 @@ class TaskVector:
 
                 self._lockstep.record(describe, full=False)
             self._pool.calls.again = "next_task_at or reset_all"
-            self._lockstep.waive_reset()  # the first tasks are there already
             remember = options.get("on_failure", "raise") != "raise"
             self._results = Results(self._lockstep.observations, n, self.metrics_out_queue, remember=remember)
         except BaseException:

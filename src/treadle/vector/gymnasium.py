@@ -463,8 +463,6 @@ def _start(
         pool.close(0.0)
         raise
     pool.calls.again = AGAIN
-    # Gymnasium's vectors leave it to the environments to refuse a step before the first reset
-    lockstep.waive_reset()
     return pool, lockstep, spaces
 
 
