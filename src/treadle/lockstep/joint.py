@@ -105,10 +105,6 @@ class JointRequest:
     _cut_short: set[int] = field(default_factory=set)
     _spoiled: set[int] = field(default_factory=set)
 
-    def launch(self, calls: Calls, orders: Sequence[Order]) -> None:
-        """Send it, all or nothing. Raises UsageError when one of the requests cannot be sent."""
-        calls.submit_all(self.op, orders, self, self.block)
-
     def fail(self, error: WorkerError, lost: Iterable[InFlight] = ()) -> None:
         """This failure, which these requests are lost to, ends it: the others get a last call, from when it is
         waited for."""

@@ -375,7 +375,7 @@ class Lockstep:
         with Later():  # else Ctrl-C would leave some of them a step behind the others
             self._plain, self._joint = False, joint
             try:
-                joint.launch(self.calls, orders)
+                self.calls.submit_all(joint.op, orders, joint, joint.block)
             except (UsageError, TooManyFiles):
                 self._joint = None
                 raise

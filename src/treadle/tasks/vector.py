@@ -42,6 +42,7 @@ from treadle.wire.carried import CannotTravel
 
 log = logging.getLogger("treadle")
 
+UNEQUAL = "It appears that the observation spaces of the samplers are not equal, which is not supported: {}"
 LATEST = 10_000  # metrics that wait for a reader who may never come
 
 
@@ -132,7 +133,7 @@ class TaskVector:
             spaces = [about.metadata["observation_space"] for about in self._pool.descriptions]
             for slot, space in enumerate(spaces):
                 if space is not spaces[0] and space != spaces[0]:
-                    raise NotSupported(_unequal(slot, space, spaces[0]))
+                    raise NotSupported(UNEQUAL.format(f"slot {slot} has {space}, slot 0 has {spaces[0]}"))
             self.observation_space = spaces[0]
             self.action_spaces = [about.metadata["action_space"] for about in self._pool.descriptions]
             self._lockstep = Lockstep(self._pool, action_writer)
@@ -466,13 +467,6 @@ class TaskVector:
         return Fresh(history.copy(), seed, then)
 
 
-def _unequal(slot: int, space: Any, first: Any) -> str:
-    return (
-        "It appears that the observation spaces of the samplers are not equal, which is not supported: slot "
-        f"{slot} has {space}, slot 0 has {first}"
-    )
-
-
 def _moved(
     results: dict[int, RLStepResult], firsts: dict[int, Any], terminal: dict[int, Any]
 ) -> dict[int, RLStepResult]:
@@ -491,8 +485,6 @@ def _start(factories: list[Callable[[], TaskSlot]], **options: Any) -> Pool:
     try:
         return Pool(factories, **options)
     except LayoutsDiffer as error:
-        raise NotSupported(
-            f"It appears that the observation spaces of the samplers are not equal, which is not supported: {error}"
-        ) from error
+        raise NotSupported(UNEQUAL.format(error)) from error
     except StartupFailed as error:
         raise start_error(error) from error.__cause__

@@ -203,16 +203,9 @@ class Counts:
         steps = self.calls + np.array(self.singles) - lockstep.missed
         if next_step:
             steps -= np.maximum(0, episodes - self.resets)
-        return VectorStats(steps, episodes, np.array(pool.restarts, np.int64), busy_shares(pool, elapsed), elapsed)
-
-
-def busy_shares(pool: Any, elapsed: float) -> dict[int, float]:
-    """The share of `elapsed` seconds that each worker with a line to the caller was at work."""
-    shares = {}
-    for worker in pool.workers:
-        if worker.line is not None:
-            shares[worker.index] = min(1.0, worker.line.words[BUSY_NS] * 1e-9 / elapsed)
-    return shares
+        lines = {worker.index: worker.line for worker in pool.workers if worker.line is not None}
+        busy = {index: min(1.0, line.words[BUSY_NS] * 1e-9 / elapsed) for index, line in lines.items()}
+        return VectorStats(steps, episodes, np.array(pool.restarts, np.int64), busy, elapsed)
 
 
 class Claim:
