@@ -408,7 +408,7 @@ def test_in_the_caller_a_deadline_is_measured(setup: dict[str, Any], caplog: pyt
         warm(pool, 2)
         assert pool.step(ACTIONS).rewards.tolist() == [3] * 4
         assert pool.step(ACTIONS).rewards.tolist() == [4] * 4
-        assert pool.overruns == 1
+        assert pool.calls.overruns == 1
     assert sum("0.5 s" in record.message for record in caplog.records) == 1
 
 

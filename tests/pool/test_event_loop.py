@@ -160,7 +160,7 @@ def test_where_time_is_measured_only_that_of_the_one_that_blocks_counts(caplog: 
                 assert envs.step(ZEROS)[0][:, 0].tolist() == [t] * N
         (line,) = said(caplog, "the limit is")
         assert line.startswith("slot 5 ")
-        assert envs._pool.overruns == 1
+        assert envs._pool.calls.overruns == 1
     finally:
         envs.close()
 

@@ -339,10 +339,9 @@ def _first_settled(out: dict[int, tuple[Future, int]]) -> tuple[int, Future, int
 
 def _can_go_on(error: BaseException, workers: Workers) -> bool:
     """Was it the worker that failed, and is there, or will there be, another one?"""
-    pool = workers.pool
-    return (
-        isinstance(error, WorkerDied | WorkerTimeout) and pool.policy is not RestartPolicy.RAISE and pool.broken is None
-    )
+    calls = workers.pool.calls
+    ours = isinstance(error, WorkerDied | WorkerTimeout)
+    return ours and calls.policy is not RestartPolicy.RAISE and calls.broken is None
 
 
 def _take_out(buffer: ArenaBuffer, done: Done) -> None:

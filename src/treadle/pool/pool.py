@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any, Self, Unpack
 
 from treadle.checks import check_whole, check_workers
-from treadle.errors import UsageError, Where, WorkerError
+from treadle.errors import UsageError, Where
 from treadle.interrupts import Later, undisturbed
 from treadle.memory.arena import too_many_files
 from treadle.pool.calls import Calls
@@ -161,16 +161,6 @@ class Pool:
     def restarts(self) -> tuple[int, ...]:
         """How often each slot's worker was started anew."""
         return tuple(len(worker.restarts) for worker in self.in_slot_order() for _ in worker.slots)
-
-    @property
-    def overruns(self) -> int:
-        """Requests that took longer than step_timeout where it cannot be enforced."""
-        return self.calls.overruns
-
-    @property
-    def broken(self) -> WorkerError | None:
-        """What has ended it."""
-        return self.calls.broken
 
     def check(self) -> None:
         """Raise ClosedPool or BrokenPool when there is nothing more to be had."""

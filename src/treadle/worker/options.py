@@ -65,7 +65,7 @@ class PoolOptions:
             streams is killed when it does not get on for so long. A thread cannot be killed: there
             environments are of coroutines, which are cancelled; others are refused.
             For slots in the caller's own thread (serial, inline), and in threads with on_failure "raise", it is
-            measured and not enforced: see `Pool.overruns`.
+            measured and not enforced: see `Calls.overruns`.
         close_timeout: seconds for a clean end; `close` takes at most one second more.
         on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
         max_restarts: per worker in ten minutes; None: as often as it takes, unless ten in a row bring no answer.
