@@ -90,19 +90,12 @@ class MemoryLayout:
         bell.init_cell(self.arena, field)
         return bell.arena_bell(self.arena, field)
 
-    def rows_of(self, slots: tuple[int, ...]) -> Rows | None:
-        """Of a worker's slots, in this process; None where there are no rows."""
-        memory = self.rows
-        if memory is None:
-            return None
-        return Rows(memory.rings, slots[0], slots[-1] + 1)
-
     def place(self, worker: Worker) -> Place:
         """A worker's part of the memory."""
-        line = self.lines[worker.index]
+        line, rows, longest = self.lines[worker.index], self.rows, self.longest
         if not worker.shared:
-            return Place(self.arena, line, bell.LocalBell(), self.pool_bell, self.rows_of(worker.slots))
-        rows, longest = self.rows, self.longest
+            its = None if rows is None else Rows(rows.rings, worker.slots[0], worker.slots[-1] + 1)
+            return Place(self.arena, line, bell.LocalBell(), self.pool_bell, its)
         told = None if rows is None else (rows.fields, rows.observations, rows.actions)
         start = Told(self.arena.segments, line, self.pool_bell_field, told, longest[1])
         return Place(self.arena, line, self._bell(line.bell), self.pool_bell, None, longest[0], start)
