@@ -25,7 +25,7 @@ from treadle.memory.arena import Arena
 from treadle.memory.ring import Rings
 from treadle.memory.rows import Rows
 from treadle.whole_file import why
-from treadle.wire.bell import arena_bell
+from treadle.wire.bell import PipeBell, arena_bell
 from treadle.wire.carried import Arrived
 from treadle.wire.channel import Channel
 from treadle.wire.line import WorkerLine
@@ -101,7 +101,8 @@ def work(channel: Channel, entered: Start | None = None) -> int:
     assert isinstance(start.spec, WorkerSpec)
     redirect(out, err)
     faulthandler.enable(file=crash)
-    faulthandler.register(STACK_SIGNAL, file=crash)
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(STACK_SIGNAL, file=crash)
     enter(start, entered)
     _keep_freed_memory()
     _receive(channel, start.spec.descriptors)
@@ -122,10 +123,13 @@ def work(channel: Channel, entered: Start | None = None) -> int:
         _close(start.spec, programs)
         raise
     assert received is not None
-    place, (fd,) = received
-    arena = Arena(fd=fd)
+    place, fds = received
+    arena = Arena(fd=fds.pop(0))
     arena.join(place.segments)
-    bell, pool_bell = arena_bell(arena, place.line.bell), arena_bell(arena, place.pool_bell)
+    if place.arena_bells:
+        bell, pool_bell = arena_bell(arena, place.line.bell), arena_bell(arena, place.pool_bell)
+    else:
+        bell, pool_bell = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3])
     slots = start.spec.slots
     line = WorkerLine(arena, place.line, bell, pool_bell, channel, longest=place.longest)
     server = Server(slots, programs)
@@ -154,7 +158,8 @@ def enter(start: Start, entered: Start | None) -> None:
     for name in then.keys() - start.environ.keys():
         os.environ.pop(name, None)
     os.environ.update(start.environ.items() - then.items())
-    time.tzset()
+    if hasattr(time, "tzset"):
+        time.tzset()
     os.chdir(start.cwd)
     if entered is None or entered.path != start.path:
         sys.path[:] = start.path

@@ -14,7 +14,8 @@ from treadle.wire.line import LineFields
 
 @dataclass(frozen=True)
 class Told:
-    """What a worker process is told of its part. With it goes the arena's descriptor.
+    """What a worker process is told of its part. With it go descriptors: the arena's, then those of two pipe bells (4)
+    if there are no `arena_bells`.
 
     Attributes:
         rows: what all slots' rows are; None: there are none.
@@ -24,6 +25,7 @@ class Told:
     segments: list[tuple[int, int]]
     line: LineFields
     pool_bell: Field
+    arena_bells: bool
     rows: tuple[RowFields, Layout, Layout] | None
     longest: int
 
@@ -36,7 +38,7 @@ class Place:
         bell: the worker's.
         rows: those of its slots, for a worker in this process; None for others, and where there are no rows.
         longest: ns of waits that the caller tries in.
-        told: what a process is told, None for a worker that is none.
+        told: what a process is told, None for a worker that is none; `fds` go along.
     """
 
     arena: Arena
@@ -46,3 +48,4 @@ class Place:
     rows: Rows | None
     longest: int = 0
     told: Told | None = None
+    fds: tuple[int, ...] = ()

@@ -200,7 +200,7 @@ class ProcessWorker(Worker):
         line.clear()
         self.line = line
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it dies: seen where deaths are
-            self.channel.send(place.told, (place.arena.fd,))
+            self.channel.send(place.told, place.fds)
 
     def ended(self) -> bool:
         if self._ended:
