@@ -216,12 +216,9 @@ class TaskVector:
         slots = self._posted
         try:
             batch = self._lockstep.wait()
-        except WorkerError as error:
+        except TreadleError as error:
             self._posted = None
             self._keep_partial(error, slots)
-            raise
-        except TreadleError:
-            self._posted = None
             raise
         self._posted = None
         return self._stepped(batch, slots)
@@ -284,8 +281,8 @@ class TaskVector:
             raise
         return list(_moved(results, dict(zip(self._live, firsts)), terminal).values())
 
-    def _keep_partial(self, error: WorkerError, slots: list[int]) -> None:
-        if isinstance(error.partial, Batch):
+    def _keep_partial(self, error: TreadleError, slots: list[int]) -> None:
+        if isinstance(error, WorkerError) and isinstance(error.partial, Batch):
             error.partial = self._results.of_step(error.partial, slots, self._lockstep.life.nothing)
 
     # -- about it ----------------------------------------------------------------------------------------------------
@@ -357,7 +354,7 @@ class TaskVector:
         """Follow orders that lead to new tasks; returns their first observations."""
         if not orders:
             return []
-        slots, stale = list(orders), ()
+        slots = list(orders)
         for slot, order in orders.items():
             if isinstance(order, ResetSampler):
                 self._results.histories[slot].reset()
@@ -365,8 +362,7 @@ class TaskVector:
             batch = self._run(self._lockstep.reset, None, list(orders.values()), slots)
         except WorkerError as error:
             if isinstance(error.partial, Batch):
-                stale = self._lockstep.life.nothing  # type: ignore[assignment]  # any collection of slots
-                error.partial = self._results.of_orders(error.partial, slots, stale)
+                error.partial = self._results.of_orders(error.partial, slots, self._lockstep.life.nothing)
             raise
         return self._results.of_orders(batch, slots)
 

@@ -54,14 +54,7 @@ class Server:
     def handle(self, request: Request, control: Any) -> Iterator[Reply]:
         """Serve one request; `control` is what streams ask between steps."""
         if request.op is Op.STREAM:
-            streams = self._stream(request.payload, control)
-            while True:
-                try:
-                    extras = next(streams)
-                except StopIteration as end:
-                    yield Reply(request.id, end.value)
-                    return
-                yield Reply(request.id, extras, last=False)
+            yield from self._stream(request.id, request.payload, control)
         else:
             yield Reply(request.id, self._answer(request))
 
@@ -262,29 +255,27 @@ class Server:
         own = {self.slots[0] + i: result for i, result in handed.items()}
         return extras._replace(infos={**extras.infos, **own}) if own else extras
 
-    def _stream(self, orders: dict[int, Any], control: Any) -> Generator[Extras, None, Extras | None]:
+    def _stream(self, id: int, orders: dict[int, Any], control: Any) -> Iterator[Reply]:
         """Round robin over the slots that still have something to say. What a stream returns is told at its end."""
-        open_streams: dict[int, Iterator[Any]] = {}
-        for slot, order in orders.items():
-            i = slot - self.slots[0]
-            open_streams[i] = self._opened(i, order, control)
+        indices = [(slot - self.slots[0], order) for slot, order in orders.items()]
+        open_streams = {i: self._opened(i, order, control) for i, order in indices}
+        last: Extras | None = None  # what the last one has returned
         while open_streams:
             for i, results in list(open_streams.items()):
                 try:
                     value = next(results)
                 except StopIteration as end:
                     del open_streams[i]
-                    if end.value is not None:
-                        told = self._extras({i: end.value}, {}, {}, {})
-                        if not open_streams:
-                            return told
-                        yield told
+                    last = None if end.value is None else self._extras({i: end.value}, {}, {}, {})
+                    if open_streams and last is not None:
+                        yield Reply(id, last, last=False)
                 except self._catch as error:
                     del open_streams[i]
-                    yield self._extras({}, {}, {}, {i: self._raised(i, error, "stream")})
+                    last = None
+                    yield Reply(id, self._extras({}, {}, {}, {i: self._raised(i, error, "stream")}), last=False)
                 else:
-                    yield self._extras({i: value}, {}, {}, {})
-        return None
+                    yield Reply(id, self._extras({i: value}, {}, {}, {}), last=False)
+        yield Reply(id, last)
 
     def _opened(self, i: int, order: Any, control: Any) -> Generator[Any, None, Any]:
         """A program's stream; what opening it raises comes with its first result."""
