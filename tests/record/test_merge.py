@@ -19,7 +19,7 @@ from treadle.program.gym_env import portable_spec
 from treadle.record.columns import leaves, unpack_infos
 from treadle.record.journal import Damaged
 from treadle.record.merge import load, merge
-from treadle.record.minari import dataset_name
+from treadle.record.minari import About, dataset_name
 from treadle.record.parts import PartWriter, recover
 
 
@@ -33,18 +33,9 @@ def write(path: Path, env: gym.Env, episodes, workers: int = 1, **options) -> li
     return notes[::-1]
 
 
-def join(path: Path, name: str, env: gym.Env, episodes=None, **options):
-    return merge(
-        path / ".parts",
-        path,
-        episodes or recover(path / ".parts"),
-        name=dataset_name(name, "random"),
-        policy="random",
-        observation_space=env.observation_space,
-        action_space=env.action_space,
-        env_spec=portable_spec(env),
-        **options,
-    )
+def join(path: Path, name: str, env: gym.Env, episodes=None):
+    about = About(dataset_name(name, "random"), "random", env.observation_space, env.action_space, portable_spec(env))
+    return merge(path / ".parts", path, episodes or recover(path / ".parts"), about)
 
 
 def assert_same_tree(got, want) -> None:

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from treadle.play.episode import Episode
 from treadle.record.journal import journals
 from treadle.record.merge import load, merge
+from treadle.record.minari import About
 from treadle.record.parts import PartWriter, recover
 
 WRITER = """
@@ -70,8 +71,7 @@ def spawn(path: Path, worker: int, first: int, last: int, step: int = 1, limit: 
 
 
 def joined(parts: Path, out: Path):
-    notes = recover(parts)
-    return merge(parts, out, notes, name="e-p-v0", policy="p", observation_space=SPACES[0], action_space=SPACES[1])
+    return merge(parts, out, recover(parts), About("e-p-v0", "p", *SPACES))
 
 
 def test_a_kill_loses_nothing_that_was_added(tmp_path):

@@ -306,7 +306,8 @@ class _Going:
             self._notes = {note.index: note for note in recover(self._place.parts)}
         notes, skipped, complete = self._prefix()
         try:
-            report = self._merge(notes) if notes else None
+            about = minari_files.About(self._name, policy_name(self._run.policy), *self._spaces, self._spec)
+            report = merge(self._place.parts, self._place.path, notes, about) if notes else None
         except (OSError, Damaged) as error:
             if stopped is None or isinstance(stopped, KeyboardInterrupt):
                 stopped = _unmerged(error, len(self._notes))
@@ -357,13 +358,6 @@ class _Going:
 
     def _schedule(self, have: dict[int, int]) -> Schedule:
         return self._run.schedule(have=have, skipped=self._skipped, shard=self._shard)
-
-    def _merge(self, notes: list[EpisodeNote]) -> MergeReport:
-        observation_space, action_space = self._spaces
-        return merge(
-            self._place.parts, self._place.path, notes, name=self._name, policy=policy_name(self._run.policy),
-            observation_space=observation_space, action_space=action_space, env_spec=self._spec,
-        )  # fmt: skip
 
     def _stored(self, report: MergeReport | None, summary: Summary | None, complete: bool) -> Stored:
         path = None if report is None else report.path

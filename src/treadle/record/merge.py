@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import numpy as np
 
 from treadle.errors import UsageError
@@ -71,17 +70,7 @@ def overall_hash(digests: Iterable[str]) -> str:
     return state.hexdigest()
 
 
-def merge(
-    directory: Path,
-    out: Path,
-    episodes: Sequence[EpisodeNote],
-    *,
-    name: str,
-    policy: str,
-    observation_space: gym.Space,
-    action_space: gym.Space,
-    env_spec: str | None = None,
-) -> MergeReport:
+def merge(directory: Path, out: Path, episodes: Sequence[EpisodeNote], about: minari_files.About) -> MergeReport:
     """Make the dataset of the parts in `directory`, and beside it what it can be taken apart with (`parts.keep`).
 
     Args:
@@ -89,11 +78,7 @@ def merge(
         out: the directory that becomes `MINARI_DATASETS_PATH`. The dataset is made in `out/treadle/<name>/data/`;
             what is there under that name is replaced.
         episodes: notes in the order in which the episodes shall be stored: Minari numbers them 0, 1, ... in this order.
-        name: as `treadle.record.minari.checked_name` gives it.
-        policy: a name for it.
-        observation_space: the environment's.
-        action_space: the environment's.
-        env_spec: what `recover_environment` will make, as JSON; None when the environment has no spec.
+        about: the rest of its description.
 
     Raises:
         Damaged: an episode asked for cannot be read, or is not the one of the note. Nothing is written.
@@ -102,7 +87,7 @@ def merge(
     """
     minari_files.require()
     records = _select(directory, episodes)
-    target = out / minari_files.NAMESPACE / name
+    target = out / minari_files.NAMESPACE / about.name
     temporary = target.with_name(f".{target.name}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -111,16 +96,10 @@ def merge(
         data = temporary / "data"
         data.mkdir(parents=True)
         data_bytes = assemble(data / minari_files.DATA_FILE, records)
-        text = minari_files.describe(
-            name,
-            episodes=len(records),
-            steps=sum(record.note.length for record in records),
-            nbytes=data_bytes,
-            observation_space=base_space(observation_space, texts, ("observations",)),
-            action_space=base_space(action_space, texts, ("actions",)),
-            env_spec=env_spec,
-            policy=policy,
-        )
+        seen = base_space(about.observation_space, texts, ("observations",))
+        about = about._replace(observation_space=seen, action_space=base_space(about.action_space, texts, ("actions",)))
+        steps = sum(record.note.length for record in records)
+        text = minari_files.describe(about, len(records), steps, data_bytes)
         (data / minari_files.METADATA_FILE).write_text(text)
         namespace = target.parent / minari_files.NAMESPACE_FILE
         if not namespace.exists():

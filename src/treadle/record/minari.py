@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium as gym
 
@@ -50,29 +50,26 @@ def checked_name(name: Any) -> str:
     return name if re.search(r".-v[0-9]+$", name) else f"{name}-v0"
 
 
-def describe(
-    name: str,
-    *,
-    episodes: int,
-    steps: int,
-    nbytes: int,
-    observation_space: gym.Space,
-    action_space: gym.Space,
-    env_spec: str | None = None,
-    policy: str,
-) -> str:
-    """The text of `metadata.json` as Minari writes it.
+class About(NamedTuple):
+    """What a dataset's description says besides how many episodes there are.
 
-    Args:
-        name: of the dataset, as `dataset_name` gives it.
-        episodes: how many there are.
-        steps: of all episodes.
-        nbytes: size of the data file.
-        observation_space: one that Minari can name.
-        action_space: one that Minari can name.
-        env_spec: of the environment, as JSON; None when it has none.
+    Attributes:
+        name: of the dataset, as `checked_name` gives it.
         policy: its name.
+        observation_space, action_space: of the environment; in a file those that Minari can name.
+        env_spec: what `recover_environment` will make, as JSON; None when the environment has no spec.
     """
+
+    name: str
+    policy: str
+    observation_space: gym.Space
+    action_space: gym.Space
+    env_spec: str | None = None
+
+
+def describe(about: About, episodes: int, steps: int, nbytes: int) -> str:
+    """The text of `metadata.json` as Minari writes it: of so many episodes, with so many steps, in a data file of so
+    many bytes."""
     from minari.serialization import serialize_space
 
     metadata: dict[str, Any] = {
@@ -80,13 +77,13 @@ def describe(
         "total_steps": steps,
         "data_format": "hdf5",
         "jpeg_encoding": False,
-        "observation_space": serialize_space(observation_space),
-        "action_space": serialize_space(action_space),
+        "observation_space": serialize_space(about.observation_space),
+        "action_space": serialize_space(about.action_space),
     }
-    if env_spec is not None:
-        metadata["env_spec"] = env_spec
-    metadata["dataset_size"] = round(nbytes / 1e6, 1)
-    metadata |= {"algorithm_name": policy, "dataset_id": f"{NAMESPACE}/{name}", "minari_version": require().__version__}
+    if about.env_spec is not None:
+        metadata["env_spec"] = about.env_spec
+    metadata |= {"dataset_size": round(nbytes / 1e6, 1), "algorithm_name": about.policy}
+    metadata |= {"dataset_id": f"{NAMESPACE}/{about.name}", "minari_version": require().__version__}
     return json.dumps(metadata)
 
 

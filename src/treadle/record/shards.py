@@ -108,10 +108,8 @@ def merge_shards(
         try:
             target.note_skipped(skipped)
             skipped = [each for each in skipped if each.index < ends.get(each.index % count, 0)]
-            report = merge(
-                target.parts, target.path, merged, name=Path(output).stem, policy=said[0].policy,
-                observation_space=spaces[0], action_space=spaces[1], env_spec=spaces[2],
-            )  # fmt: skip
+            about = minari_files.About(Path(output).stem, said[0].policy, *spaces)
+            report = merge(target.parts, target.path, merged, about)
             for path in places:
                 if (path / FAILURES).is_dir() and not (path / FAILURES).is_symlink():
                     shutil.copytree(path / FAILURES, target.path / FAILURES, ignore=_links, dirs_exist_ok=True)

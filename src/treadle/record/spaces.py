@@ -6,30 +6,27 @@ as MiniGrid's MissionSpace) is stored as the Text space of the texts that occurr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 from gymnasium import spaces
 
+from treadle.record.columns import leaves
+from treadle.spaces import Layout
+
 _NAMED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Text)
 _RAGGED = (spaces.Graph, spaces.Sequence, spaces.OneOf)
 
 
-def _walk(space: gym.Space, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], gym.Space]]:
-    if isinstance(space, spaces.Dict):
-        for key, inner in space.spaces.items():
-            yield from _walk(inner, (*path, str(key)))
-    elif isinstance(space, spaces.Tuple):
-        for i, inner in enumerate(space.spaces):
-            yield from _walk(inner, (*path, f"_index_{i}"))
-    else:
-        yield path, space
+def _leaves(space: gym.Space, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], gym.Space]]:
+    layout = Layout.of(space)
+    return [(where, layout.leaves[index].space) for where, index in leaves(layout.plan, path)]
 
 
 def check_storable(space: gym.Space, name: str) -> None:
     """Raise TypeError, naming the place, when values of `space` have no place in a dataset."""
-    for path, leaf in _walk(space, (name,)):
+    for path, leaf in _leaves(space, (name,)):
         where = "/".join(path)
         if isinstance(leaf, _RAGGED) or not (isinstance(leaf, _NAMED) or _is_text(leaf)):
             raise TypeError(f"{where} is a {type(leaf).__name__} space, which a dataset cannot store; flatten it first")
@@ -43,7 +40,7 @@ def _is_text(space: gym.Space) -> bool:
 
 def foreign_texts(space: gym.Space) -> list[tuple[str, ...]]:
     """The paths of text leaves whose space Minari cannot name."""
-    return [path for path, leaf in _walk(space, ()) if not isinstance(leaf, _NAMED)]
+    return [path for path, leaf in _leaves(space, ()) if not isinstance(leaf, _NAMED)]
 
 
 def base_space(space: gym.Space, texts: Mapping[str, Sequence[Any]], path: tuple[str, ...]) -> gym.Space:
