@@ -40,13 +40,12 @@ from treadle.record.summary import Summary, about_episodes, rows_of, time_shares
 from treadle.record.verify import verify as verify_episodes
 from treadle.record.verify import verify_again
 from treadle.repro import versions
-from treadle.sample.collection import CALLER, Collection
+from treadle.sample.collection import CALLER
 from treadle.sample.failed import CollectionFailed, Failures
 from treadle.sample.named import env_name, file_and_name
 from treadle.sample.run import Run, RunKeywords
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipped, remedy
-from treadle.stream.watch import Tally
 from treadle.whole_file import read_json
 
 log = logging.getLogger("treadle")
@@ -284,64 +283,84 @@ class _Going:
         # how long a cluster takes to start says nothing of the rate
         self._start = began if run.nodes is None else perf_counter()
         self._starting = self._start - began
-        self._spaces = self._collection.spaces
         self._spec = _limited(self._collection.pool.descriptions[0].metadata["spec"], self._recipe.max_steps)
 
     def go(self, prepare: Callable[[], None], verify: int, command: str) -> Stored:
         """Make room (`prepare`), now that all environments could be built; collect, merge, verify, summarize."""
         stopped: KeyboardInterrupt | CollectionFailed | None = None
         shares: dict[int, Shares] = {}
-        run = self._collection
+        report: MergeReport | None = None
+        run, place = self._collection, self._place
         try:
             with run:
                 prepare()
-                self._collect(run)
+                self._collect()
                 shares = run.shares()
         except (KeyboardInterrupt, CollectionFailed) as error:
             stopped = error
-        self._place.check_there()
+        place.check_there()
         collected = perf_counter() - self._start
         if stopped is not None or run.tally.restarts:
             # a worker may have stored an episode and died (or been stopped) before it could tell
-            self._notes = {note.index: note for note in recover(self._place.parts)}
+            self._notes = {note.index: note for note in recover(place.parts)}
         notes, skipped, complete = self._prefix()
         try:
-            about = minari_files.About(self._name, policy_name(self._run.policy), *self._spaces, self._spec)
-            report = merge(self._place.parts, self._place.path, notes, about) if notes else None
+            about = minari_files.About(self._name, policy_name(self._run.policy), *run.spaces, self._spec)
+            report = merge(place.parts, place.path, notes, about) if notes else None
         except (OSError, Damaged) as error:
-            if stopped is None or isinstance(stopped, KeyboardInterrupt):
+            if not isinstance(stopped, CollectionFailed):
                 stopped = _unmerged(error, len(self._notes))
-            report = None
-        except KeyboardInterrupt:
-            raise Interrupted(self._stored(None, None, False)) from None
+        except KeyboardInterrupt as error:
+            stopped = error
         if report is None:
             self._raise(stopped, self._stored(None, None, False))
         seconds = perf_counter() - self._start
-        warnings = [*run.notes(), *report.warnings]
-        verified: dict[str, list[int]] = {}
+        made = [note for note in notes if note.index not in self._had]
+        summary = Summary(
+            **about_episodes(notes),
+            **report.about,
+            command=command,
+            versions=versions("treadle", "gymnasium", "numpy", "minari", *_packages(self._spec)),
+            env_id=self._env_id,
+            policy=about.policy,
+            seed=self._run.seed,
+            recoverable=self._spec is not None,
+            inference=run.stats(),
+            before=len(notes) - len(made),
+            seconds=seconds,
+            start_seconds=self._starting,
+            steps_per_second=sum(note.length for note in made) / seconds,
+            time_shares=time_shares(shares.values(), seconds - collected),
+            worker_shares=[min(1.0, each.busy / collected) for at, each in sorted(shares.items()) if at != CALLER],
+            restarts=run.tally.restarts,
+            added=run.tally.added,
+            speculative=run.tally.speculative,
+            skipped=[vars(each) for each in skipped],
+            warnings=[*run.notes(), *report.warnings],
+        )
         if not complete:
-            warnings.append(f"incomplete: the run was stopped after {len(notes)} episodes in a row were finished")
+            summary.warnings.append(
+                f"incomplete: the run was stopped after {len(notes)} episodes in a row were finished"
+            )
         elif verify and stopped is None:
             try:
                 few = min(verify, run.source.workers)
-                verified, said = verify_episodes(self._run, notes, verify, report.path, workers=few)
-                warnings += said
+                verified, said = verify_episodes(self._run, notes, verify, report.path, few)
+                summary = replace(summary, verified=verified, warnings=[*summary.warnings, *said])
             except KeyboardInterrupt:
-                warnings.append("verification was interrupted; the dataset is complete")
-        summary = self._summary(notes, skipped, report, command, seconds, collected, run.tally, shares, warnings)
-        summary = replace(summary, verified=verified)
-        write_summary(self._place.path / SUMMARY, summary)
+                summary.warnings.append("verification was interrupted; the dataset is complete")
+        write_summary(place.path / SUMMARY, summary)
         if complete:
-            self._place.finish()
+            place.finish()
         stored = self._stored(report, summary, complete)
         if not complete:
             self._raise(stopped, stored)
         return stored
 
-    def _collect(self, collection: Collection) -> None:
+    def _collect(self) -> None:
         notes = self._notes
         with Journal(self._place.parts, 0) as sent:
-            for index, _, result in collection:
+            for index, _, result in self._collection:
                 note = sent.note(result)
                 if not notes:
                     minari_files.require()  # to merge with: importing it takes 40 ms; the workers play on
@@ -370,43 +389,6 @@ class _Going:
             stopped.finished, stopped.stored = stored.finished, stored
             raise stopped
         raise Interrupted(stored) from None
-
-    def _summary(
-        self,
-        notes: list[EpisodeNote],
-        skipped: list[Skipped],
-        report: MergeReport,
-        command: str,
-        seconds: float,
-        collected: float,
-        tally: Tally,
-        shares: dict[int, Shares],
-        warnings: list[str],
-    ) -> Summary:
-        return Summary(
-            **about_episodes(notes),
-            **report.about,
-            command=command,
-            versions=versions("treadle", "gymnasium", "numpy", "minari", *_packages(self._spec)),
-            env_id=self._env_id,
-            policy=policy_name(self._run.policy),
-            seed=self._run.seed,
-            recoverable=self._spec is not None,
-            inference=self._collection.stats(),
-            before=sum(note.index in self._had for note in notes),
-            seconds=seconds,
-            start_seconds=self._starting,
-            steps_per_second=sum(note.length for note in notes if note.index not in self._had) / seconds,
-            time_shares=time_shares(shares.values(), seconds - collected),
-            worker_shares=[
-                min(1.0, share.busy / collected) for worker, share in sorted(shares.items()) if worker != CALLER
-            ],
-            restarts=tally.restarts,
-            added=tally.added,
-            speculative=tally.speculative,
-            skipped=[vars(each) for each in skipped],
-            warnings=warnings,
-        )
 
 
 def _unmerged(error: OSError | Damaged, finished: int) -> CollectionFailed:
