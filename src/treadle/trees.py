@@ -11,7 +11,7 @@ A *path* is the tuple of dict keys and tuple indices that lead from the root to 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -184,3 +184,23 @@ def _equal_arrays(a: np.ndarray, b: np.ndarray) -> bool:
     if a.dtype.hasobject:  # the bytes of an object array are addresses
         return all(builtins.map(equal, a.ravel().tolist(), b.ravel().tolist()))
     return a.tobytes() == b.tobytes()
+
+
+def first_difference(
+    one: Mapping[str, Sequence[Any]], other: Mapping[str, Sequence[Any]], begins: Callable[[str], int] = lambda name: 0
+) -> tuple[int, str] | None:
+    """Where two records of an episode first differ: the step, and the name of what differs; None: they are equal.
+
+    Args:
+        one, other: rows by name, such as arrays with time first. Rows are compared by their bytes. A name that one of
+            them lacks differs from its first row on, one with fewer rows where these end.
+        begins: the step that the first row of a name is about.
+    """
+    found: list[tuple[int, str]] = []
+    for name in dict.fromkeys((*one, *other)):
+        a, b = one.get(name, ()), other.get(name, ())
+        unequal = (row for row, (x, y) in enumerate(zip(a, b)) if np.asarray(x).tobytes() != np.asarray(y).tobytes())
+        row = next(unequal, None if len(a) == len(b) and name in one and name in other else min(len(a), len(b)))
+        if row is not None:
+            found.append((row + begins(name), name))
+    return min(found, key=lambda each: each[0], default=None)

@@ -25,7 +25,7 @@ from treadle.record.journal import EpisodeNote, Record, damaged, journals, read
 from treadle.record.parts import KEPT, keep
 from treadle.record.run_directory import remove
 from treadle.record.spaces import base_space
-from treadle.record.summary import digest_of
+from treadle.record.summary import Summary, digest_of
 from treadle.whole_file import opened, why
 
 if TYPE_CHECKING:
@@ -159,6 +159,12 @@ def checks(dataset: Path) -> dict[str, str]:
             with opened(path) as file:
                 found[path.name] = digest_of(file.read())
     return found
+
+
+def altered(dataset: Path, summary: Summary) -> list[str]:
+    """A line for each of those files that is not what the summary was written of."""
+    now = checks(dataset).items()
+    return [f"{name} is not what was written" for name, digest in now if summary.checks.get(name, digest) != digest]
 
 
 def data_file(dataset: Path) -> Path:

@@ -19,7 +19,7 @@ from treadle.checks import path_of
 from treadle.errors import UsageError
 from treadle.record import minari as minari_files
 from treadle.record.journal import EpisodeNote, Journal, read
-from treadle.record.merge import MergeReport, checks, data_file, merge
+from treadle.record.merge import MergeReport, altered, data_file, merge
 from treadle.record.parts import KEPT, recover, reopen
 from treadle.record.run_directory import FAILURES, SUMMARY, RunDirectory, remove
 from treadle.record.summary import Summary, about_episodes, write_summary
@@ -110,9 +110,9 @@ def merge_shards(
             skipped = [each for each in skipped if each.index < ends.get(each.index % count, 0)]
             about = minari_files.About(Path(output).stem, said[0].policy, *spaces)
             report = merge(target.parts, target.path, merged, about)
-            for path in places:
-                if (path / FAILURES).is_dir() and not (path / FAILURES).is_symlink():
-                    shutil.copytree(path / FAILURES, target.path / FAILURES, ignore=_links, dirs_exist_ok=True)
+            for failures in (path / FAILURES for path in places):
+                if failures.is_dir() and not failures.is_symlink():
+                    shutil.copytree(failures, target.path / FAILURES, ignore=_links, dirs_exist_ok=True)
             summary = replace(
                 _together(said, merged, skipped, report),
                 command=command,
@@ -145,9 +145,8 @@ def _gathered(
             if place.complete:
                 summary = summaries[path]
                 skipped += [Skipped(**each) for each in summary.skipped]
-                for name, digest in checks(dataset).items():
-                    if summary.checks.get(name, digest) != digest:
-                        raise ValueError(f"{name} is not what was written")
+                for text in altered(dataset, summary):
+                    raise ValueError(text)
                 reopen(place.path / KEPT, data_file(dataset), parts)
             else:
                 skipped += place.skipped()

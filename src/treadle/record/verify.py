@@ -26,7 +26,7 @@ from treadle.progress import Standing
 from treadle.record.columns import Column, columns_of, digester
 from treadle.record.hdf5 import arrays_of
 from treadle.record.journal import EpisodeNote, read
-from treadle.record.merge import checks, data_file
+from treadle.record.merge import altered, data_file
 from treadle.record.parts import KEPT, again
 from treadle.record.run_directory import ARGUMENTS, FAILURES, SUMMARY, RunFiles
 from treadle.record.shards import shard_of
@@ -35,10 +35,29 @@ from treadle.repro import SUFFIX, Repro
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.run import Run
 from treadle.sample.schedule import Schedule
+from treadle.trees import first_difference
 
 log = logging.getLogger("treadle")
 
 _PATH = 3  # the first number of the seed path of this choice
+BY_BATCH = (
+    "the policy's actions may depend in their last bits on the batch that a row is in: --pad-to 8 (or a multiple of "
+    "it) may mend that"
+)
+CHANGES = (
+    "and differently once more: the seed does not decide it. reset(seed=...) must seed all that the environment draws "
+    "from (super().reset(seed=seed), then self.np_random)"
+)
+ANEW = "although every episode had an environment of its own: something besides the seed decides"
+ADVICE = {  # by what came of it when it was made once more: without and with a policy that may keep something
+    "changes": (CHANGES, f"{CHANGES}, and a policy of its own must take rng or reset(seed=...)"),
+    "anew": (ANEW, f"{ANEW}, perhaps a policy that keeps a state from one episode to the next"),
+    "kept": (
+        "--fresh-env, which builds an environment per episode, may mend that",
+        "either the environment keeps something from one episode to the next (--fresh-env, which builds an environment "
+        "per episode, may mend that) or the policy does (a reset(seed=...) or rng mends that)",
+    ),
+}
 
 
 def choose(root: int, notes: Sequence[EpisodeNote], count: int) -> list[int]:
@@ -72,8 +91,9 @@ def verify(
         for episode, digest, columns in _made(run, chosen, workers):
             made.append(episode.index)
             if digest != digests[episode.index]:
-                difference = first_difference(_stored(stored, notes, episode.index), columns)
-                unlike[episode.index] = episode, digest, difference
+                before = arrays_of(data_file(stored), [note.index for note in notes].index(episode.index))
+                again = {"/".join(path): array for path, array in columns}
+                unlike[episode.index] = episode, digest, first_difference(before, again, _begins)
         # once more, in the same way: what now differs again is not decided by the seed, wherever it is made
         once_more = {e.index: digest for e, digest, _ in _made(run, list(unlike), workers)}
     except CollectionFailed as error:
@@ -122,60 +142,19 @@ def _told(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutR
     if name.split("/")[0] == "infos":
         advice = "an info may hold the time or an address; --no-infos leaves infos out"
     elif recipe.asking is not None and recipe.asking.pad_to is None and (repeats or step > 0):
-        advice = (
-            "the policy's actions may depend in their last bits on the batch that a row is in: --pad-to 8 (or a "
-            "multiple of it) may mend that"
-        )
-    elif not repeats:
-        advice = (
-            "and differently once more: the seed does not decide it. reset(seed=...) must seed all that the "
-            "environment draws from (super().reset(seed=seed), then self.np_random)"
-        )
-        advice += ", and a policy of its own must take rng or reset(seed=...)" if stateful else ""
-    elif recipe.fresh_env:
-        advice = "although every episode had an environment of its own: something besides the seed decides"
-        advice += ", perhaps a policy that keeps a state from one episode to the next" if stateful else ""
-    elif stateful:
-        advice = (
-            "either the environment keeps something from one episode to the next (--fresh-env, which builds an "
-            "environment per episode, may mend that) or the policy does (a reset(seed=...) or rng mends that)"
-        )
+        advice = BY_BATCH
     else:
-        advice = "--fresh-env, which builds an environment per episode, may mend that"
+        cause = "changes" if not repeats else "anew" if recipe.fresh_env else "kept"
+        advice = ADVICE[cause][stateful]
     return (
         f"episode {episode.index} (seed {episode.seed}) was made again and came out differently, first at step {step} "
         f"({name}); {advice}"
     )
 
 
-def _stored(dataset: Path, notes: Sequence[EpisodeNote], index: int) -> dict[str, np.ndarray]:
-    """The arrays of a stored episode, time first, by path."""
-    number = [note.index for note in notes].index(index)
-    return arrays_of(data_file(dataset), number)
-
-
-def first_difference(stored: dict[str, np.ndarray], again: Sequence[Column]) -> tuple[int, str] | None:
-    """The first step at which an episode differs from the stored one, 0 being the reset, and in which of its arrays;
-    None when all are equal."""
-    found: list[tuple[int, str]] = []
-    made = {"/".join(path): array for path, array in again}
-    for name in dict.fromkeys((*stored, *made)):
-        first = 0 if name.split("/")[0] in ("observations", "infos") else 1
-        if name not in stored or name not in made:
-            found.append((first, name))
-            continue
-        a, b = stored[name], made[name]
-        unequal = (row for row, (one, other) in enumerate(zip(a, b)) if not _same(one, other))
-        row = next(unequal, None if len(a) == len(b) else min(len(a), len(b)))
-        if row is not None:
-            found.append((row + first, name))
-    return min(found, key=lambda each: each[0], default=None)
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, bytes):
-        return a == b
-    return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+def _begins(name: str) -> int:
+    """The step of an array's first row, 0 being the reset."""
+    return 0 if name.split("/")[0] in ("observations", "infos") else 1
 
 
 def about(directory: Path) -> tuple[list[tuple[str, str]], dict[str, Any]]:
@@ -203,10 +182,7 @@ def about(directory: Path) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     rows = [(what, str(arguments[name])) for what, name in named.items() if name in arguments]
     rows += [("unfinished", unfinished)] if unfinished else []
     if summary is not None:
-        rows += [
-            ("dataset", str(directory / begun["output"])),
-            *rows_of(summary),
-        ]
+        rows += [("dataset", str(directory / begun["output"])), *rows_of(summary)]
     return rows, {"arguments": arguments, "unfinished": unfinished, "summary": vars(summary) if summary else None}
 
 
@@ -249,8 +225,7 @@ def damage(directory: Path, tell: Callable[[Standing], None] = lambda now: None)
             return now.episodes, said
         now.of_episodes = now.episodes + summary.episodes
         dataset = directory / begun["output"]
-        differ = (name for name, digest in checks(dataset).items() if summary.checks.get(name, digest) != digest)
-        said += [f"{name} is not what was written" for name in differ]
+        said += altered(dataset, summary)
         file = data_file(dataset)
         for note, record_again in again(directory / KEPT, file):
             see(note)

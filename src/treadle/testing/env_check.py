@@ -33,6 +33,7 @@ from treadle.sample.named import env_name, env_of
 from treadle.testing.env_probe import PARTS, Cause, EnvProbe, Left, Walk, place_of
 from treadle.testing.processes import children_of, parent_of, runs
 from treadle.testing.verdict import FAULT, WARNING, Report, short
+from treadle.trees import first_difference
 from treadle.wire.carried import CannotTravel
 from treadle.wire.messages import Op
 from treadle.worker import forkserver
@@ -319,16 +320,15 @@ class Check:
 
     def _compare(self, again: Walk, against: tuple[str, str]) -> None:
         first, (where, advice) = self._first, against
-        for at, (a, b) in enumerate(zip(first.records, again.records, strict=False)):
-            if a == b:
-                continue
-            part = next(part for part, x, y in zip(PARTS, a, b, strict=True) if x != y)
-            if part == PARTS[0]:  # an exception is a finding by itself
-                return
-            advice = GLOBAL if first.globals and part != "info" else advice
-            level = WARNING if part == "info" or self._loose else FAULT
-            self._unlike[where] = level, part, f"first at record {at} of {len(first.records)}", advice
+        length = min(len(first.records), len(again.records))  # as far as both came
+        a, b = (dict(zip(PARTS, zip(*each.records[:length]))) for each in (first, again))
+        found = first_difference(a, b)
+        if found is None or found[1] == PARTS[0]:  # an exception is a finding by itself
             return
+        at, part = found
+        advice = GLOBAL if first.globals and part != "info" else advice
+        level = WARNING if part == "info" or self._loose else FAULT
+        self._unlike[where] = level, part, f"first at record {at} of {len(first.records)}", advice
 
     def clear(self) -> None:
         """End what it has started and left in no group that ends with its worker."""

@@ -237,26 +237,14 @@ class EnvProbe(Program):
     def growth(self, seed: int, resets: int, seconds: float) -> Walk:
         """Play so many short episodes, each after a reset with a seed of its own."""
         seen, files = Walk(), _files()
-        space, step = copy.deepcopy(self._env.action_space), 0
         for fifth in range(5):
             end = time.perf_counter() + seconds / 5
             for _ in range(resets // 5):
-                self._gets_on()
-                given, step = seed + len(seen.resets), 0
+                one = Walk(raised=seen.raised)
                 seen.resets.append(0.0)
-                space.seed(given)
-                try:
-                    self._env.reset(seed=given)
-                    while step < SHORT:
-                        step += 1
-                        self._gets_on()
-                        _, _, terminated, truncated, _ = stepped(self._env.step(space.sample()))
-                        if terminated or truncated or time.perf_counter() > end:
-                            break
-                except BadStep:
-                    raise
-                except BaseException as error:  # noqa: BLE001 - sys.exit included: it is told
-                    seen.failed(error, given, 1, step)
+                for _ in self._play(self._env, seed + len(seen.resets) - 1, SHORT, one):
+                    if one.ended or one.failures or time.perf_counter() > end:
+                        break
                 if time.perf_counter() > end:
                     break
             gc.collect()
