@@ -187,7 +187,7 @@ def _equal_arrays(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def first_difference(
-    one: Mapping[str, Sequence[Any]], other: Mapping[str, Sequence[Any]], begins: Callable[[str], int] = lambda name: 0
+    one: Mapping[str, Any], other: Mapping[str, Any], begins: Callable[[str], int] = lambda name: 0
 ) -> tuple[int, str] | None:
     """Where two records of an episode first differ: the step, and the name of what differs; None: they are equal.
 

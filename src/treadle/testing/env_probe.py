@@ -30,7 +30,7 @@ import numpy as np
 
 from treadle.errors import TreadleError, UsageError
 from treadle.plan.checking import check_state
-from treadle.play.contract import BadStep, first_observation, flag, numbers, shown, stepped
+from treadle.play.contract import first_observation, flag, numbers, shown, stepped
 from treadle.play.recorder import TreeColumn
 from treadle.pool.wear import private_memory
 from treadle.program.base import Program, StreamControl
