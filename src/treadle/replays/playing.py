@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,8 +180,20 @@ class Player:
 
     def run(self, script: Callable[[Player], None], pdb: bool) -> Replay:
         """Play; what is raised is the result's, and a debugger stands where it was raised."""
-        attempt(partial(script, self), self.result, pdb)
-        self.result.difference = self.checks.difference
+        result = self.result
+        try:
+            script(self)
+        except Left:
+            result.stopped = result.left = True
+        except (Exception, SystemExit, StillRunning) as error:  # noqa: BLE001 - it is what is to be seen
+            rest()  # a person may take as long as they like
+            result.error, result.stack = error, stack_of(error)
+            if isinstance(error, StillRunning):
+                result.died = str(error)
+            if pdb:
+                print(printable(result.stack), end="")
+                _post_mortem(error, readrc=not result.repro.doubt)
+        result.difference = self.checks.difference
         if self._wrong:
             raise UsageError(f"env (--env) is not what was played: it differs in {self.result.difference}")
         return self.result
@@ -192,22 +203,6 @@ def rest() -> None:
     """Stop the clock of a limit that is set here; a timer of the user's own goes on."""
     if getattr(signal.getsignal(signal.SIGALRM), "__qualname__", "").startswith("limited."):
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-
-
-def attempt(play: Callable[[], Any], result: Replay, pdb: bool) -> None:
-    """Play something; what it raises is the result's, and a debugger stands where it was raised."""
-    try:
-        play()
-    except Left:
-        result.stopped = result.left = True
-    except (Exception, SystemExit, StillRunning) as error:  # noqa: BLE001 - it is what is to be seen
-        rest()  # a person may take as long as they like
-        result.error, result.stack = error, stack_of(error)
-        if isinstance(error, StillRunning):
-            result.died = str(error)
-        if pdb:
-            print(printable(result.stack), end="")
-            _post_mortem(error, readrc=not result.repro.doubt)
 
 
 def _post_mortem(error: BaseException, readrc: bool) -> None:
@@ -348,11 +343,3 @@ def _with_mailed(repro: Repro, space: Any, at: int, leaves: dict[str, Any]) -> A
     layout = Layout.of(space)
     rows = [None if a is None else a[at : at + 1] for a in _leaves(repro, layout)]
     return layout.batch_reader(rows, 0, 1)({int(leaf): [value] for leaf, value in leaves.items()})[0]
-
-
-def write_pictures(path: Path, frames: list[np.ndarray], env: Any) -> None:
-    """A video of what was rendered."""
-    from treadle.record.video import write_video
-
-    metadata = getattr(env, "metadata", None) or {}
-    write_video(path, frames, float(metadata.get("render_fps", 30)))

@@ -27,15 +27,7 @@ from treadle.errors import UsageError
 from treadle.program.gym_env import close_env
 from treadle.progress import printable
 from treadle.replays.opening import add_stored, kept_out, open_repro
-from treadle.replays.playing import (
-    Player,
-    limited,
-    recipe_from,
-    script_of_episode,
-    script_of_slot,
-    task_env,
-    write_pictures,
-)
+from treadle.replays.playing import Player, limited, recipe_from, script_of_episode, script_of_slot, task_env
 from treadle.replays.result import Difference, Replay, check_spaces, users_stack
 from treadle.repro import Repro
 
@@ -147,7 +139,10 @@ def _play(
                 script = script_of_episode(repro, built, policy, trust)
             player.run(script, pdb)
             if render is not None and frames is not None:
-                write_pictures(Path(render), frames, built)
+                from treadle.record.video import write_video
+
+                metadata = getattr(built, "metadata", None) or {}
+                write_video(Path(render), frames, float(metadata.get("render_fps", 30)))
         finally:
             close_env(built)
     return player
