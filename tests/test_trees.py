@@ -173,3 +173,20 @@ def test_a_row_of_a_tree_is_a_view() -> None:
     assert found["a"].tolist() == [2, 3]
     assert np.shares_memory(found["a"], tree["a"])
     assert found["b"] == ("y", 1)
+
+
+def test_the_first_difference_of_two_records_is_the_earliest_step() -> None:
+    one = {"seen": np.arange(4.0), "done": np.zeros(3, bool), "said": np.array([b"a", b"bc", b""])}
+
+    def begins(name: str) -> int:
+        return 0 if name == "seen" else 1
+
+    def changed(**other: Any) -> tuple[int, str] | None:
+        return trees.first_difference(one, {**one, **other}, begins)
+
+    assert changed() is None
+    assert changed(seen=np.array([0.0, 1, 2, np.nan])) == (3, "seen")
+    assert changed(seen=np.array([0.0, 1, 2, 4]), done=np.array([False, True, True])) == (2, "done")
+    assert changed(said=np.array([b"a", b"b", b""])) == (2, "said")
+    assert changed(seen=one["seen"][:2]) == (2, "seen"), "it ends too early"
+    assert changed(more=np.zeros(3)) == (1, "more"), "one of them lacks it"
