@@ -8,7 +8,7 @@ Contestants, in turns:
   all begin the next (how LeRobot 0.4 evaluates);
 - step: `make_vec`, lockstep, each slot goes on with its next episode by itself;
 - min=k: `collect(inference="caller")` with a fixed size of batch, however long it takes to fill;
-- auto: the same, size and patience chosen by what was measured.
+- auto: the same, size and wait chosen by what was measured.
 
 The ideal is the best size and patience in the model of `benchmarks.batches`: free transport, one core a worker.
 Environments that compute share the cores with the caller, which the model does not know.
@@ -183,7 +183,8 @@ def lockstep(setting: Setting, episodes: int) -> tuple[int, float]:
 def continuous(setting: Setting, episodes: int, size: int | None = None) -> tuple[int, float]:
     """`collect` with the policy in the caller, from its first episode on: the start of the workers is left out."""
     n = setting.envs
-    options: dict[str, Any] = {} if size is None else {"batch_size": size, "patience": math.inf}
+    options: dict[str, Any] = {}
+    numbers = {} if size is None else {"batch_size": size, "max_wait": math.inf}
     if setting.slow != 1:
         options["worker_environ"] = lambda index: {STRAGGLER: str(int(index == 0))}
     played = treadle.collect(
@@ -191,7 +192,7 @@ def continuous(setting: Setting, episodes: int, size: int | None = None) -> tupl
         setting.policy(),
         episodes=episodes * n + 1,
         seed=SEED,
-        inference="caller",
+        inference=treadle.Inference(where="caller", **numbers),
         num_envs=n,
         workers=setting.workers,
         ordered=False,

@@ -74,7 +74,9 @@ def cluster(count: int) -> Iterator[str]:
 
 def shares(nodes: int) -> dict[str, Any]:
     """The same number of workers, wherever they are."""
-    return {"nodes": nodes, "workers": WORKERS // nodes} if nodes else {"workers": WORKERS}
+    from treadle import Cluster
+
+    return {"cluster": Cluster(nodes), "workers": WORKERS // nodes} if nodes else {"workers": WORKERS}
 
 
 # -- collecting and sampling -------------------------------------------------------------------------------------------
@@ -125,12 +127,12 @@ def sampling(
 ) -> Iterator[Callable[[], Measure]]:
     """CartPole with an agent (None: the small policy): a batch a turn, all by the same workers, after one that warms
     up."""
-    from treadle import MultiprocessingSampler, RaySampler
+    from treadle import Cluster, MultiprocessingSampler, RaySampler
 
     options: dict[str, Any] = {"max_episode_length": np.inf, "seed": SEED, "n_workers": workers, "progress": False}
     kind: Any = MultiprocessingSampler
     if nodes:
-        kind = type("OnSome", (RaySampler,), {"nodes": nodes})
+        kind = partial(RaySampler, cluster=Cluster(nodes))
     wanted = int(RATES["sample"] * seconds)
     with kind(agent or policy_for("cartpole"), WORKLOADS["cartpole"].make, **options) as sampler:
 
@@ -265,7 +267,9 @@ def one_each(seconds: float) -> Iterator[Callable[[], Measure]]:
 
 def whole_episodes(nodes: int, seconds: float) -> Measure:
     """Eight environments in the pool of one node."""
-    return received(seconds, nodes=nodes, workers=2, envs_per_worker=ENVS // 2)
+    from treadle import Cluster
+
+    return received(seconds, cluster=Cluster(nodes), workers=2, num_envs=ENVS)
 
 
 class Random:
@@ -285,7 +289,7 @@ class Random:
 
 Contestant = Callable[[float], AbstractContextManager[Callable[[], Measure]]]
 PEOPLE: dict[str, Contestant] = {
-    "Treadle, `collect(nodes=1)`": partial(begun, whole_episodes, 1),
+    "Treadle, `collect(cluster=Cluster(1))`": partial(begun, whole_episodes, 1),
     "Treadle, `RaySampler` with 2 workers": partial(sampling, 1, agent=Random(), workers=2),
     "Treadle, a vector of 8 in an actor, `rollout(64)`": partial(fragments, {}, 1),
     "Treadle, a vector of 4 in each of two actors": partial(fragments, {"backend": "serial"}, 2),

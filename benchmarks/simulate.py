@@ -455,7 +455,9 @@ def measured(step: float) -> Costs:
     asking, own_time = replace(run, step=step / 10, policy=Pace(2e-3, 0.0, (step,), 1)), []
     for size in (1, 2):  # batches of one row, and of both
         with tempfile.TemporaryDirectory() as folder:
-            _, asked, giving = real(asking, folder, batch_size=size, patience=(size - 1) * 10.0)
+            _, asked, giving = real(
+                asking, folder, inference=treadle.Inference(batch_size=size, max_wait=(size - 1) * 10.0)
+            )
         own_time.append(giving / sum(map(len, asked)))
     batch = max(0.0, 2 * (own_time[0] - own_time[1]))
     row, each_episode = max(0.0, own_time[0] - batch), caller / len(episodes)

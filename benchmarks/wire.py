@@ -108,13 +108,16 @@ def more(face: Callable[[int], Face], amount: int) -> Face:
 
 def collecting(wanted: int) -> Face:
     with counted() as wire:
-        lengths = [len(each) for each in treadle.collect("CartPole-v1", episodes=wanted, seed=SEED, nodes=NODES)]
+        lengths = [
+            len(each)
+            for each in treadle.collect("CartPole-v1", episodes=wanted, seed=SEED, cluster=treadle.Cluster(nodes=NODES))
+        ]
     return Face("`collect`, CartPole", wire, sum(lengths), len(lengths))
 
 
 def evaluating(wanted: int) -> Face:
     with counted() as wire:
-        found = treadle.evaluate("CartPole-v1", policy, wanted, nodes=NODES)
+        found = treadle.evaluate("CartPole-v1", policy, wanted, cluster=treadle.Cluster(nodes=NODES))
     return Face("`evaluate`, CartPole", wire, sum(score.length for score in found.scores), wanted)
 
 
@@ -125,7 +128,13 @@ def policy(observations: np.ndarray) -> np.ndarray:
 def recording(name: str, wanted: int, shared: bool = False) -> Face:
     with tempfile.TemporaryDirectory(prefix="bench-wire-") as out, counted() as wire:
         made = treadle.collect_dataset(
-            WORKLOADS[name].make, out=out, episodes=wanted, seed=SEED, nodes=NODES, verify=0, shared_out=shared
+            WORKLOADS[name].make,
+            out=out,
+            episodes=wanted,
+            seed=SEED,
+            cluster=treadle.Cluster(nodes=NODES),
+            verify=0,
+            shared_out=shared,
         )
     assert made.summary is not None
     where = "`shared_out`" if shared else "`collect_dataset`"
@@ -137,9 +146,8 @@ def sampling(wanted: int) -> Face:
     agent: Any = policy_for("cartpole")
     agent.more = np.ones(WEIGHTS, np.float32)
     options: dict[str, Any] = {"max_episode_length": 500, "seed": SEED, "n_workers": NODES, "progress": False}
-    with type("OnSome", (treadle.RaySampler,), {"nodes": NODES})(
-        agent, WORKLOADS["cartpole"].make, **options
-    ) as sampler:
+    options["cluster"] = treadle.Cluster(NODES)
+    with treadle.RaySampler(agent, WORKLOADS["cartpole"].make, **options) as sampler:
         sampler.obtain_samples(0, 1000, None)
         with counted() as wire:
             made = sampler.obtain_samples(0, wanted, agent)
@@ -149,7 +157,7 @@ def sampling(wanted: int) -> Face:
 def planning(batches: int) -> Face:
     """Batches of 64 steps, with their states out and back."""
     n = 64
-    with closing(treadle.plan.make("CartPole-v1", NODES, nodes=NODES)) as env:
+    with closing(treadle.plan.make("CartPole-v1", NODES, cluster=treadle.Cluster(nodes=NODES))) as env:
         state, _, _ = env.reset()
         states: Any = [state] * n
         with counted() as wire:

@@ -135,7 +135,11 @@ def train(seed: int, updates: int, episodes: int, folder: Path) -> dict[str, Any
         return round(float(treadle.evaluate(pendulum, who, 16, seed=1000, progress=False, **options).mean), 1)
 
     def asked() -> float:
-        found = tried(Chunks(policy, before, after), inference="caller", num_envs=8, n_action_steps=PLAYED)
+        found = tried(
+            Chunks(policy, before, after),
+            inference=treadle.Inference(where="caller", n_action_steps=PLAYED),
+            num_envs=8,
+        )
         policy.train()
         return found
 

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from treadle import GymTask, RLStepResult, Sensor, SensorSuite, Task, TaskSampler, VectorSampledTasks
+from treadle.tasks import GymTask, RLStepResult, Sensor, SensorSuite, Task, TaskSampler, VectorSampledTasks
 
 METRICS = "__AFTER_TASK_METRICS__"
 GOALS = {  # what to train on, from easy to hard; the last one is the test

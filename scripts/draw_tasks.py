@@ -51,7 +51,7 @@ class Framed(GymTaskSampler):
 
 def make(env: str, seed: int) -> Framed:
     """A sampler of one task."""
-    return Framed(env, only_image, seeds=[seed], kwargs={"render_mode": "rgb_array"})
+    return Framed(env, only_image, seeds=[seed], env_kwargs={"render_mode": "rgb_array"})
 
 
 def only_image(env: Any) -> list[Any]:

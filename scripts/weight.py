@@ -3,9 +3,9 @@ file imports, and circles of imports: groups of files each of which imports, dir
 group. They are counted three times: as files are loaded; with what is imported for type checkers alone; and with what
 functions import when they are called. Such imports keep a circle from failing, and it is one all the same.
 
-Not counted among files with one importer: `cli/`; faces (what `treadle` itself names, and rooms of other packages'
-interfaces); backends and formats, each of which one file chooses from; and files that are loaded by name, which nobody
-imports at all. Who imports a name from a room's `__init__` imports the file that it comes from.
+Not counted among files with one importer: `cli/`; faces (what `treadle` itself or a room's `__init__` names, and rooms
+of other packages' interfaces); backends and formats, each of which one file chooses from; and files that are loaded by
+name, which nobody imports at all. Who imports a name from a room's `__init__` imports the file that it comes from.
 
 usage: python scripts/weight.py [FOLDER]
 """
@@ -100,17 +100,30 @@ def importers(root: Path) -> Counter[str]:
     return Counter(other for each in found for other in each)
 
 
+def named_by_doors(root: Path) -> set[str]:
+    """What the `__init__` of the package and those of its rooms say in text, as names of modules."""
+    stub = ast.parse((root / "__init__.pyi").read_text(encoding="utf-8"))
+    found = {f"{root.name}.{node.module}" for node in stub.body if isinstance(node, ast.ImportFrom)}
+    for path in root.glob("**/__init__.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                own = ".".join(("", *path.parent.relative_to(root).parts))
+                inside = node.value if node.value.startswith(".") else f"{own.rstrip('.')}.{node.value}"
+                found.add(f"{root.name}{inside}")
+    return found
+
+
 def lonely(root: Path) -> list[str]:
     """Modules with exactly one importer; see the top for those that are not counted."""
     known = modules(root)
-    door = (root / "__init__.py").read_text(encoding="utf-8")
+    faces = named_by_doors(root)
     counts = importers(root)
     return [
         name
         for name in known
         if counts[name] == 1
         and not f"{name.partition('.')[2]}.".startswith(tuple(f"{each}." for each in CHOSEN))
-        and name not in door
+        and name not in faces
         and known[name].name != "__init__.py"
     ]
 

@@ -29,7 +29,7 @@ def collected(**given: Any) -> Any:
     ("face", "name"),
     [
         (MAKE, "num_envs"),
-        (collected, "envs_per_worker"),
+        (partial(collected, workers=1), "num_envs"),
         (STATE, "steps"),
         (STATE, "points"),
         (TASKS, "max_steps"),
@@ -46,13 +46,13 @@ def test_what_is_no_count_is_refused_by_name(face: Any, name: str) -> None:
 
 @pytest.mark.parametrize("face", [partial(MAKE, num_envs=2), partial(TASKS), partial(PLAN), EVALUATE])
 @pytest.mark.parametrize(
-    ("name", "values"), [("wrappers", (3, "ab", [3])), ("imports", (3, "ab", [3], None)), ("kwargs", (3, "ab", [3]))]
+    ("name", "values"),
+    [("wrappers", (3, "ab", [3])), ("imports", (3, "ab", [3], None)), ("env_kwargs", (3, "ab", [3]))],
 )
 def test_what_builds_no_environment_is_refused_by_name(face: Any, name: str, values: Any) -> None:
-    own = "env_kwargs" if name == "kwargs" and face.func in (treadle.evaluate, treadle.GymPlanEnv) else name
     for value in values:
         with pytest.raises(treadle.UsageError, match=name):
-            face(**{own: value})
+            face(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -118,16 +118,31 @@ def test_an_unknown_argument_is_refused_by_the_face_that_was_called(name: str) -
         ("AsyncVectorEnv", "inlin", "inline"),  # which is `VectorEnv`'s
         ("VectorSampledTasks", "max_procesess", "max_processes"),
         ("LocalSampler", "max_episode_lenght", "max_episode_length"),
-        ("RaySampler", "ray_adress", "ray_address"),
+        ("RaySampler", "clustr", "cluster"),
         ("RaySampler", "n_worker", "n_workers"),
-        ("collect", "cpus_per_nodes", "cpus_per_node"),
-        ("evaluate", "batchsize", "batch_size"),
+        ("collect", "on_eror", "on_error"),
+        ("evaluate", "inferense", "inference"),
         ("collect_dataset", "episode", "episodes"),
     ],
 )
 def test_the_nearest_name_is_one_of_that_face(name: str, wrong: str, right: str) -> None:
     with pytest.raises(treadle.UsageError, match=rf"^{name}\(\) .* '{wrong}'; did you mean {right}=\?$"):
         MAKERS[name](**{wrong: 1})
+
+
+def test_a_field_of_an_object_is_named_with_the_object() -> None:
+    with pytest.raises(
+        treadle.UsageError, match=r"^collect\(\) takes nodes in an object: cluster=Cluster\(nodes=...\)$"
+    ):
+        collected(nodes=2)
+    with pytest.raises(treadle.UsageError, match=r"'batchsize'; did you mean inference=Inference\(batch_size=...\)"):
+        EVALUATE(batchsize=2)
+    with pytest.raises(
+        treadle.UsageError, match=r"^ParallelEnv\(\) takes nodes in an object: cluster=Cluster\(nodes=...\)$"
+    ):
+        treadle.plan.make("CartPole-v1", 2, nodes=2)
+    with pytest.raises(treadle.UsageError, match="unexpected keyword argument 'nodes'"):
+        MAKERS["VectorEnv"](nodes=2)  # which takes no cluster
 
 
 def test_so_is_one_that_would_go_to_the_environment() -> None:

@@ -439,7 +439,7 @@ def test_faces_are_there_after_import_treadle_and_not_in_star() -> None:
 
 
 def test_public_names_are_in_their_rooms_too() -> None:
-    homes = {name: f"treadle.{home}".rpartition(".") for name, home in treadle._HOME.items()}
+    homes = {name: f"treadle.{home}".rpartition(".") for name, home in (treadle._FRONT | treadle._REFERENCES).items()}
     for room in ("plan", "sample", "samplers", "tasks", "vector"):
         package = importlib.import_module(f"treadle.{room}")
         wanted = {n for n, (home, _, module) in homes.items() if home == package.__name__ and n != module}

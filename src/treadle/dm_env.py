@@ -168,16 +168,16 @@ class DmVector(dm_env.Environment):
 
     Args:
         env: as for `treadle.make_vec`: an id, a function that returns a Gymnasium environment, or `from_dm_env(...)`.
-        n: how many.
+        num_envs: how many.
         **options: as for `treadle.make_vec`; `on_failure` is not "drop".
     """
 
-    def __init__(self, env: Any, n: int = 1, **options: Any) -> None:
+    def __init__(self, env: Any, num_envs: int = 1, **options: Any) -> None:
         if options.pop("autoreset_mode", "NextStep") != "NextStep":
             raise UsageError('dm_env begins the next episode in the step after the last one: autoreset_mode="NextStep"')
         if options.get("on_failure") == "drop":
             raise UsageError("dm_env has no word for a row that is gone for good: on_failure is 'raise' or 'restart'")
-        self.vec = vector_of(type(self).__name__, env, n, autoreset_mode="NextStep", **options)
+        self.vec = vector_of(type(self).__name__, env, num_envs, autoreset_mode="NextStep", **options)
         self.vec._pool.calls.again = "reset()"
         self._begun = False
         try:

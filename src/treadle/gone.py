@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 _PLANNERS = "copy it from examples/planning"
 _SNAPSHOTS = "get_states and set_states of a VectorEnv, and planning's states, pickle"
 _STATES = "batches take states and return them, docs/planning.md"
+_BATCHES = "treadle.Inference(batch_size=, max_wait=) says in Python when a batch is asked"
 # as users write it: "keyword=", "--option", "treadle command", "name" -> what there is instead
 GONE: dict[str, str] = {
+    "--batch-size": _BATCHES,
+    "--envs-per-worker": "--num-envs counts the environments of all --workers",
     "--format": "treadle collect makes Minari datasets; treadle.load still reads an .npz file",
     "--keep-built": "a slot keeps one environment built",
     "--max-deaths": "three fresh workers that die of an episode say that it has failed",
+    "--patience": _BATCHES,
+    "--ray-address": "--address says where the cluster is",
     "FreedHandle": _STATES,
     "MCTS": _PLANNERS,
     "OwnedVectors": "a vectorised environment is stepped as it is, with no vector around it",
@@ -19,18 +26,22 @@ GONE: dict[str, str] = {
     "batch_dim=": "rows are the first axis of a policy's state; transpose it there",
     "blocks=": "every batch is the caller's to keep",
     "check_vector_env": "benchmarks/vector_check.py of the repository has it, docs/faults.md",
+    "envs_per_worker=": "num_envs= counts the environments of all workers=",
     "export_agents": "the columns of a dataset of several agents hold alive and acted, docs/coming-from-pettingzoo.md",
     "faults": "tests/zoo/faults.py of the repository has the environments that go wrong",
     "format=": "collect_dataset makes Minari datasets; treadle.load still reads an .npz file",
     "free_handles": _STATES,
     "groups=": "use send and recv, docs/gymnasium.md",
     "infos='list'": "infos='legacy' and 'gymnasium' are there; treadle.sb3 gives a dict a slot",
+    "kwargs=": "env_kwargs= builds environments",
     "keep_built=": "a slot keeps one environment built",
     "max_buffered=": "workers wait where more than 1 GiB of episodes wait for their turn",
     "max_deaths=": "three fresh workers that die of an episode say that it has failed",
     "owned=": "a vectorised environment is stepped as it is, with no vector around it",
-    "placement=": "nodes=, cpus_per_node= and ray_address= say where workers are, docs/scaling.md",
+    "patience=": "inference=Inference(max_wait=...) says how long one waits for others",
+    "placement=": "cluster=Cluster(nodes=...) says where workers are, docs/scaling.md",
     "put_state": _STATES,
+    "ray_address=": "cluster=Cluster(address=...) says where the cluster is",
     "restore": _SNAPSHOTS,
     "snapshot": _SNAPSHOTS,
     "state_bytes=": _STATES,
@@ -39,10 +50,22 @@ GONE: dict[str, str] = {
     "treadle plan": "python examples/planning/play.py",
 }
 
+# fields of objects that faces take -> the keyword argument that takes the object, and its class
+FIELDS: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("batch_size", "max_wait", "pad_to", "n_action_steps"), ("inference", "Inference")),
+    **dict.fromkeys(("nodes", "cpus_per_node", "address"), ("cluster", "Cluster")),
+}
+
 
 def instead(written: str) -> str | None:
     """The sentence that refuses something of the table by its name; None: it never was."""
     return f"{written} is gone: {GONE[written]}" if written in GONE else None
+
+
+def field_of(name: str, taken: Collection[str]) -> str | None:
+    """How a face that takes these keyword arguments is given the field of an object; None: it is no field of its."""
+    keyword, kind = FIELDS.get(name, ("", ""))
+    return f"{keyword}={kind}({name}=...)" if keyword in taken else None
 
 
 def refusal(words: list[str]) -> str | None:

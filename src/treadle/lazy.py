@@ -39,17 +39,30 @@ def homes(table: Mapping[str, str]) -> dict[str, str]:
     return {name: module for module, names in table.items() for name in names.split()}
 
 
-def names_of(room: str, home: Mapping[str, str]) -> dict[str, str]:
-    """A room's names, seen from the package that it is in."""
-    return {name: at.removeprefix(".") if at.startswith(".") else f"{room}.{at}" for name, at in home.items()}
+def of_stub(file: str) -> list[dict[str, str]]:
+    """The tables of a package's stub, each as of `homes`, one for each comment line with imports below it.
+
+    Args:
+        file: the package's `__init__.py`, which the stub stands beside.
+    """
+    tables: list[dict[str, str]] = []
+    with open(f"{file}i", encoding="utf-8") as stub:
+        for line in stub:
+            words = line.split()
+            if line.startswith("# "):
+                tables.append({})
+            elif line.startswith("from ."):
+                tables[-1][words[3]] = words[1].removeprefix(".")
+    return tables
 
 
+_ROOMS = ("vector", "tasks", "sample", "samplers", "plan")  # that have names of their own
 # what there is instead -> names of the older systems
 _INSTEAD = {
     "GymPlanEnv takes any Gymnasium id, and ParallelEnv takes plangym's own classes as they are": (
         "PlangymEnv AtariEnv ClassicControl MujocoEnv Box2DEnv DMControlEnv RetroEnv"
     ),
-    "ParallelEnv(..., nodes=N) steps batches on the nodes of a cluster": "RayEnv",
+    "ParallelEnv(..., cluster=Cluster(N)) steps batches on the nodes of a cluster": "RayEnv",
     "a training loop is yours: see examples/reinforce_cartpole.py and docs/compat-garage.md": (
         "Trainer TFTrainer LocalRunner wrap_experiment"
     ),
@@ -71,6 +84,10 @@ def not_here(module: str, name: str, *, importing: bool = False) -> AttributeErr
         if name in names.split():
             text = f"{module} has no {name}: {instead}"
             return ImportError(text, name=module) if importing else AttributeError(text)
+    for room in _ROOMS if module == "treadle" else ():
+        if name in importlib.import_module(f"treadle.{room}").__all__:
+            text = f"treadle has no {name}: it is in treadle.{room}"
+            return ImportError(text, name=module) if importing else AttributeError(text)
     if said := gone.instead(name):
         return ImportError(said, name=module) if importing else AttributeError(said)
     return AttributeError(f"module {module!r} has no attribute {name!r}")
@@ -83,4 +100,4 @@ def _imports(frame: FrameType) -> bool:
     return frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]
 
 
-__all__ = ["homes", "lazily", "names_of"]
+__all__ = ["homes", "lazily", "of_stub"]

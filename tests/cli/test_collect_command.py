@@ -55,7 +55,7 @@ def test_randomness_of_every_kind_repeats(env: str, policy: str, amount: tuple[s
 
 def test_several_envs_a_worker_change_nothing_for_random_actions(tmp_path: Path) -> None:
     play = (f"{ZOO}:Walk", "--episodes", 30)
-    one, four = run_hashes({tmp_path / "1": play, tmp_path / "4": (*play, "--envs-per-worker", 4)})
+    one, four = run_hashes({tmp_path / "1": play, tmp_path / "4": (*play, "--workers", 1, "--num-envs", 4)})
     assert one == four
 
 
@@ -319,7 +319,7 @@ BAD = {
     "no workers": (("CartPole-v1", "--episodes", 2, "--workers", 0), 2, "--workers must be at least 1, got 0"),
     "some workers": (("CartPole-v1", "--episodes", 2, "--workers", "some"), 2, "'auto' or a number"),
     "both amounts": (("CartPole-v1", "--episodes", 2, "--steps", 9), 2, "not both"),
-    "what on error": (("CartPole-v1", "--episodes", 1, "--on-error", "go"), 2, "--on-error is stop or skip, got 'go'"),
+    "what on error": (("CartPole-v1", "--episodes", 1, "--on-error", "go"), 2, "--on-error is raise or skip, got 'go'"),
     "skipped how": (("CartPole-v1", "--episodes", 1, "--max-skipped", 2), 2, "on_error='skip' (--on-error skip) only"),
     "no share": (
         ("CartPole-v1", "--episodes", 1, "--on-error", "skip", "--max-skipped", "200%"),
@@ -535,7 +535,7 @@ def test_force_replaces_only_what_a_run_made(walked: tuple[Path, str]) -> None:
 def test_help_teaches() -> None:
     done = treadle("collect", "--help")
     assert done.returncode == 0
-    for word in ("treadle collect CartPole-v1 --episodes 1000", "THE SEED", "--envs-per-worker K", "float32"):
+    for word in ("treadle collect CartPole-v1 --episodes 1000", "THE SEED", "--num-envs N", "float32"):
         assert word in done.stdout
 
 
@@ -547,7 +547,7 @@ def test_a_policy_may_draw_from_every_row_also_from_those_without_an_episode(tmp
         "    return np.array([each.integers(0, 2) for each in (rng if isinstance(rng, list) else [rng])])\n"
     )
     arguments = ("CartPole-v1", "--episodes", 3, "--workers", 1, "--policy", f"{policy}:act")
-    one, four = run_hashes({tmp_path / "1": arguments, tmp_path / "4": (*arguments, "--envs-per-worker", 4)})
+    one, four = run_hashes({tmp_path / "1": arguments, tmp_path / "4": (*arguments, "--num-envs", 4)})
     assert one == four
 
 

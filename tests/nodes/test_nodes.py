@@ -33,12 +33,8 @@ from treadle.sample import streams
 pytestmark = [pytest.mark.heavy, pytest.mark.ray]
 
 
-class One(treadle.RaySampler):
-    nodes = 1
-
-
-class Two(treadle.RaySampler):
-    nodes = 2
+One = partial(treadle.RaySampler, cluster=treadle.Cluster(1))
+Two = partial(treadle.RaySampler, cluster=treadle.Cluster(2))
 
 
 def told(episodes: Any) -> list[tuple[int, int, bytes, bytes]]:
@@ -56,10 +52,17 @@ def serial() -> list[tuple[int, int, bytes, bytes]]:
     return told(treadle.collect("CartPole-v1", episodes=1500, seed=3, backend="serial"))
 
 
-@pytest.mark.parametrize(("nodes", "options"), [(1, {}), (2, {"workers": 2}), (5, {"cpus_per_node": 1})])
-def test_the_same_bytes_for_any_number_of_nodes(nodes: int, options: dict[str, Any], serial: Any) -> None:
+@pytest.mark.parametrize(
+    ("cluster", "options"),
+    [
+        (treadle.Cluster(1), {}),
+        (treadle.Cluster(2), {"workers": 2}),
+        (treadle.Cluster(5, cpus_per_node=1), {}),
+    ],
+)
+def test_the_same_bytes_for_any_number_of_nodes(cluster: treadle.Cluster, options: dict[str, Any], serial: Any) -> None:
     """Of five the cluster has room for three: the others are waited for, and nobody waits for them."""
-    assert told(treadle.collect("CartPole-v1", episodes=300, seed=3, nodes=nodes, **options)) == serial[:300]
+    assert told(treadle.collect("CartPole-v1", episodes=300, seed=3, cluster=cluster, **options)) == serial[:300]
 
 
 def test_a_node_that_is_lost_costs_time_and_one_that_joins_is_used(
@@ -68,7 +71,7 @@ def test_a_node_that_is_lost_costs_time_and_one_that_joins_is_used(
     made = []
     monkeypatch.setattr(streams, "MOST_WAITING", 1 << 18)
     with caplog.at_level(logging.WARNING, "treadle"):
-        for episode in treadle.collect("CartPole-v1", episodes=1500, seed=3, nodes=3):
+        for episode in treadle.collect("CartPole-v1", episodes=1500, seed=3, cluster=treadle.Cluster(nodes=3)):
             made.append(episode)
             if len(made) == 100:
                 lose_a_node(ray_cluster)
@@ -122,11 +125,11 @@ def test_a_deadly_episode_is_judged_on_its_node_as_everywhere(caplog: pytest.Log
     here = {"wrappers": [Dies], "episodes": 20, "seed": 1, "on_error": "skip", "max_skipped": 20}
     with caplog.at_level(logging.ERROR, "treadle"):
         near = list(treadle.collect("CartPole-v1", workers=1, **here))
-        far = list(treadle.collect("CartPole-v1", nodes=2, **here))
+        far = list(treadle.collect("CartPole-v1", cluster=treadle.Cluster(nodes=2), **here))
     assert told(near) == told(far)
     assert 0 < len(far) < 20
     with pytest.raises(treadle.CollectionFailed, match=r"has cost 3 fresh workers .* \(on node [\d.]+\)") as failed:
-        list(treadle.collect("CartPole-v1", nodes=2, wrappers=[Dies], episodes=20, seed=1))
+        list(treadle.collect("CartPole-v1", cluster=treadle.Cluster(nodes=2), wrappers=[Dies], episodes=20, seed=1))
     assert failed.value.where.episode is not None
 
 
@@ -152,7 +155,7 @@ class Crashes(gym.Wrapper):
 def test_a_crash_at_the_same_place_is_tried_twice_on_a_node_as_everywhere(tmp_path: Path) -> None:
     run: dict[str, Any] = {"episodes": 20, "seed": 1, "on_error": "skip", "max_skipped": 20}
     found = []
-    for place, how in (("near", {"workers": 1}), ("far", {"nodes": 2})):
+    for place, how in (("near", {"workers": 1}), ("far", {"cluster": treadle.Cluster(2)})):
         notes = tmp_path / place
         wrappers = [partial(Crashes, notes=str(notes))]
         stored = treadle.collect_dataset("CartPole-v1", out=tmp_path / f"{place} run", wrappers=wrappers, **run, **how)
@@ -174,7 +177,7 @@ class Raises(gym.Wrapper):
 
 def test_what_raises_is_told_with_its_episode_and_node() -> None:
     with pytest.raises(treadle.CollectionFailed, match=r"episode 0 .*step 1: KeyError.*\(on node") as failed:
-        list(treadle.collect("CartPole-v1", nodes=2, wrappers=[Raises], episodes=20))
+        list(treadle.collect("CartPole-v1", cluster=treadle.Cluster(nodes=2), wrappers=[Raises], episodes=20))
     assert failed.value.where.episode == 0
     assert f"(on node {failed.value.where.node})" in str(failed.value)
     assert isinstance(failed.value.__cause__, treadle.TaskRaised)
@@ -193,13 +196,18 @@ class Weights:
 def test_policies_over_nodes() -> None:
     wanted = told(treadle.collect("CartPole-v1", Weights(), episodes=40, backend="serial"))
     for inference in ("worker", "node"):
-        made = treadle.collect("CartPole-v1", Weights(), episodes=40, nodes=2, inference=inference, ordered=True)
+        made = treadle.collect(
+            "CartPole-v1", Weights(), episodes=40, cluster=treadle.Cluster(nodes=2), inference=inference, ordered=True
+        )
         assert told(made) == wanted, inference
     near = treadle.evaluate("CartPole-v1", Weights, 30)
-    assert treadle.evaluate("CartPole-v1", Weights, 30, nodes=2, inference="node").scores == near.scores
+    assert (
+        treadle.evaluate("CartPole-v1", Weights, 30, cluster=treadle.Cluster(nodes=2), inference="node").scores
+        == near.scores
+    )
     with pytest.raises(UsageError, match="would send every observation"):
-        treadle.collect("CartPole-v1", Weights(), episodes=1, nodes=1, inference="caller")
-    with pytest.raises(UsageError, match="goes with nodes="):
+        treadle.collect("CartPole-v1", Weights(), episodes=1, cluster=treadle.Cluster(nodes=1), inference="caller")
+    with pytest.raises(UsageError, match="goes with cluster="):
         treadle.collect("CartPole-v1", Weights(), episodes=1, inference="node")
 
 
@@ -216,7 +224,9 @@ def test_a_dataset_from_nodes_one_of_which_is_lost(ray_cluster: Any, tmp_path: P
             lose_a_node(ray_cluster)
             ray_cluster.add_node(num_cpus=1)
 
-    far = treadle.collect_dataset("CartPole-v1", out=tmp_path / "far", nodes=3, shared_out=shared, watch=watch, **run)
+    far = treadle.collect_dataset(
+        "CartPole-v1", out=tmp_path / "far", cluster=treadle.Cluster(nodes=3), shared_out=shared, watch=watch, **run
+    )
     assert far.summary is not None
     assert near.summary is not None
     assert (far.summary.hash, far.summary.warnings) == (near.summary.hash, [])
@@ -228,7 +238,7 @@ def test_a_node_is_lost_while_planning(ray_cluster: Any) -> None:
     """Batches with states go on elsewhere: rewards and states are those of workers at hand."""
     plans = np.random.default_rng(0).integers(0, 2, (30, 24))
     found = []
-    for options in ({}, {"nodes": 3}):
+    for options in ({}, {"cluster": treadle.Cluster(3)}):
         with closing(treadle.plan.make("CartPole-v1", 3, on_failure="restart", **options)) as env:
             state, _, _ = env.reset()
             env.set_state(state if not found else found[0][0])
@@ -292,7 +302,7 @@ def test_a_worker_that_dies_while_sampling_is_replaced_on_its_node(caplog: pytes
 def test_a_worker_that_dies_while_planning_is_replaced_on_its_node() -> None:
     plans = np.random.default_rng(0).integers(0, 2, (12, 24))
     found: list[Any] = []
-    for options in ({}, {"nodes": 2}):
+    for options in ({}, {"cluster": treadle.Cluster(2)}):
         with closing(treadle.plan.make("CartPole-v1", 3, on_failure="restart", **options)) as env:
             state, _, _ = env.reset()
             first = found[0][0] if found else state
@@ -338,7 +348,7 @@ def test_planning_is_told_which_item_has_failed_and_on_which_node(deed: Callable
     wrappers = [partial(ActsOnOne, deed=deed)]
     actions = [0] * 24
     actions[13] = 1
-    with closing(treadle.plan.make("CartPole-v1", 3, wrappers=wrappers, nodes=2)) as env:
+    with closing(treadle.plan.make("CartPole-v1", 3, wrappers=wrappers, cluster=treadle.Cluster(nodes=2))) as env:
         state, _, _ = env.reset()
         with pytest.raises(kind) as failed:
             env.step_batch(actions, [state] * 24)
@@ -400,14 +410,14 @@ def test_a_sampler_over_nodes_asks_its_agent_in_the_workers() -> None:
 
 def test_what_is_for_one_machine_is_refused() -> None:
     with pytest.raises(UsageError, match="backend='thread' is for one machine"):
-        treadle.plan.make("CartPole-v1", 2, nodes=1, backend="thread")
+        treadle.plan.make("CartPole-v1", 2, cluster=treadle.Cluster(nodes=1), backend="thread")
     with pytest.raises(UsageError, match="memory_limit is for workers of this machine"):
-        treadle.plan.make("CartPole-v1", 2, nodes=1, memory_limit="2GB")
+        treadle.plan.make("CartPole-v1", 2, cluster=treadle.Cluster(nodes=1), memory_limit="2GB")
 
 
 def test_an_actor_that_dies_alone_is_replaced_on_the_same_node(caplog: pytest.LogCaptureFixture) -> None:
     """Its workers end with it, and all of them are replaced."""
-    with closing(treadle.plan.make("CartPole-v1", 2, on_failure="restart", nodes=1)) as env:
+    with closing(treadle.plan.make("CartPole-v1", 2, on_failure="restart", cluster=treadle.Cluster(nodes=1))) as env:
         state, _, _ = env.reset()
         wanted = env.step_batch([0] * 8, [state] * 8)
         workers = env._workers.pool.workers
@@ -443,7 +453,7 @@ def test_reinforce_learns_cartpole_over_two_nodes_one_of_which_is_lost(require: 
 
 
 def test_the_command_line_takes_nodes(ray_cluster: Any, tmp_path: Path) -> None:
-    command = ["collect", "CartPole-v1", "--episodes", "5", "--nodes", "2", "--ray-address", ray_cluster.address]
+    command = ["collect", "CartPole-v1", "--episodes", "5", "--nodes", "2", "--address", ray_cluster.address]
     done = subprocess.run(
         [sys.executable, "-m", "treadle", *command, "--out", str(tmp_path / "out"), "--quiet"],
         capture_output=True, text=True, timeout=100, check=False,
@@ -453,7 +463,7 @@ def test_the_command_line_takes_nodes(ray_cluster: Any, tmp_path: Path) -> None:
 
 
 def test_a_loop_that_is_left_leaves_nothing() -> None:
-    for episode in treadle.collect("CartPole-v1", nodes=2):
+    for episode in treadle.collect("CartPole-v1", cluster=treadle.Cluster(nodes=2)):
         if episode.index == 5:
             break
 
@@ -461,12 +471,12 @@ def test_a_loop_that_is_left_leaves_nothing() -> None:
 def test_an_address_is_that_of_the_cluster_that_the_program_is_connected_to(ray_cluster: Any) -> None:
     host, _, port = ray_cluster.address.rpartition(":")
     for same in ("auto", ray_cluster.address):
-        assert len(list(treadle.collect("CartPole-v1", episodes=2, nodes=1, ray_address=same))) == 2
+        assert (
+            len(list(treadle.collect("CartPole-v1", episodes=2, cluster=treadle.Cluster(nodes=1, address=same)))) == 2
+        )
     for other in (f"{host}:{int(port) + 1}", "local", "10.255.255.1:6379", "no such host:6379"):
-        with pytest.raises(
-            UsageError, match=f"connected to Ray at {ray_cluster.address}, and ray_address is '{other}'"
-        ):
-            list(treadle.collect("CartPole-v1", episodes=2, nodes=1, ray_address=other))
+        with pytest.raises(UsageError, match=f"connected to Ray at {ray_cluster.address}, and address is '{other}'"):
+            list(treadle.collect("CartPole-v1", episodes=2, cluster=treadle.Cluster(nodes=1, address=other)))
 
 
 def test_what_answers_and_is_not_ray_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,21 +500,21 @@ def test_a_node_whose_cpus_are_with_others_is_told(
     ray.get([other.here.remote() for other in others])
     ends = threading.Timer(1.0, lambda: [ray.kill(other) for other in others])
     ends.start()
-    assert len(list(treadle.collect("CartPole-v1", episodes=2, nodes=1, cpus_per_node=1))) == 2
+    assert len(list(treadle.collect("CartPole-v1", episodes=2, cluster=treadle.Cluster(nodes=1, cpus_per_node=1)))) == 2
     ends.join()
     assert "others may have its CPUs" in caplog.text
 
 
 def test_the_callers_mistakes_are_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no node has cpus_per_node=64 CPUs"):
-        list(treadle.collect("CartPole-v1", episodes=1, nodes=1, cpus_per_node=64))
+        list(treadle.collect("CartPole-v1", episodes=1, cluster=treadle.Cluster(nodes=1, cpus_per_node=64)))
     here = threading.Lock()
     with pytest.raises(UsageError, match="cannot be sent"):
-        list(treadle.collect("CartPole-v1", lambda batch: here.locked(), episodes=1, nodes=1))
+        list(treadle.collect("CartPole-v1", lambda batch: here.locked(), episodes=1, cluster=treadle.Cluster(nodes=1)))
     version = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "0.0.1" if name == "treadle" else version(name))
     with pytest.raises(UsageError, match=r"treadle is 0\.1\.0 on [\d.]+ and 0\.0\.1 in the caller"):
-        list(treadle.collect("CartPole-v1", episodes=1, nodes=1))
+        list(treadle.collect("CartPole-v1", episodes=1, cluster=treadle.Cluster(nodes=1)))
 
 
 class Wide(gym.Env):
@@ -553,7 +563,7 @@ def test_what_waits_in_the_caller_is_bounded(tmp_path: Path, monkeypatch: pytest
     made = []
     try:
         for episode in treadle.collect(
-            Wide, seed=5, nodes=3, workers=1, infos=False,
+            Wide, seed=5, cluster=treadle.Cluster(nodes=3), workers=1, infos=False,
             env_kwargs={"folder": str(tmp_path), "held": first.seed},
         ):  # fmt: skip
             made.append(episode.index)
@@ -581,7 +591,7 @@ disk = {"local_fs_capacity_threshold": 0.0, "automatic_object_spilling_enabled":
 given = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False, "logging_level": "error"}
 ray.init(address="local", log_to_driver=False, _system_config=disk, **given)
 try:
-    list(treadle.collect("CartPole-v1", Heavy(), episodes=2, nodes=1, workers=1))
+    list(treadle.collect("CartPole-v1", Heavy(), episodes=2, cluster=treadle.Cluster(1), workers=1))
 except treadle.UsageError as error:
     print(error)
 """
@@ -597,7 +607,7 @@ def test_a_full_object_store_is_told_in_a_line() -> None:
 DRIVER = """
 import sys, ray, treadle
 ray.init(address=sys.argv[1], logging_level="error", log_to_driver=False)
-for episode in treadle.collect("CartPole-v1", nodes=2, workers=1):
+for episode in treadle.collect("CartPole-v1", cluster=treadle.Cluster(2), workers=1):
     if episode.index == 0:
         print("playing", flush=True)
 """
@@ -619,9 +629,10 @@ def test_a_cluster_of_ones_own_ends_with_the_run() -> None:
     """In a process that has not connected to Ray by itself."""
     script = (
         "import sys, treadle\n"
-        "print(sum(len(each) for each in treadle.collect('CartPole-v1', episodes=20, seed=1, nodes=1, workers=1)))\n"
+        "here = {'cluster': treadle.Cluster(1), 'workers': 1}\n"
+        "print(sum(len(each) for each in treadle.collect('CartPole-v1', episodes=20, seed=1, **here)))\n"
         "import ray; print(ray.is_initialized())\n"
-        "try: list(treadle.collect('CartPole-v1', episodes=1, nodes=1, ray_address='127.0.0.1:1'))\n"
+        "try: list(treadle.collect('CartPole-v1', episodes=1, cluster=treadle.Cluster(1, address='127.0.0.1:1')))\n"
         "except treadle.UsageError as error: print(str(error)[:40])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
@@ -632,7 +643,8 @@ def test_a_cluster_of_ones_own_ends_with_the_run() -> None:
 ALONE = """
 import sys, treadle, treadle.nodes.worker, treadle.record.summary
 treadle.nodes.worker.SLOW_SECONDS = 0.0
-stored = treadle.collect_dataset("CartPole-v1", out=sys.argv[1], episodes=5, nodes=1, workers=1, verify=0)
+here = {"cluster": treadle.Cluster(1), "workers": 1}
+stored = treadle.collect_dataset("CartPole-v1", out=sys.argv[1], episodes=5, verify=0, **here)
 for row in treadle.record.summary.rows_of(stored.summary):
     print(*row)
 summary = stored.summary

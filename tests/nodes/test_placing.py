@@ -38,8 +38,8 @@ def test_a_pool_has_a_node_to_itself() -> None:
 
 
 def test_several_fit_on_a_node_when_somebody_says_how_large_they_are() -> None:
-    assert seats(TWO, Placement(4, cpus=4)) == ["a", "b", "b", "b"]
-    assert seats(TWO, Placement(9, cpus=16)) == ["b"]
+    assert seats(TWO, Placement(4, 4)) == ["a", "b", "b", "b"]
+    assert seats(TWO, Placement(9, 16)) == ["b"]
 
 
 def test_single_workers_are_spread_over_so_many_nodes() -> None:
@@ -54,7 +54,7 @@ def test_single_workers_are_spread_over_so_many_nodes() -> None:
 
 def test_what_fits_nowhere_is_refused() -> None:
     with pytest.raises(UsageError, match=r"cpus_per_node=17 CPUs \(10\.0\.0\.1 has 4, 10\.0\.0\.2 has 16\)"):
-        check(TWO, Placement(1, cpus=17))
+        check(TWO, Placement(1, 17))
     for wrong in (0, -1, 1.5, True, "2"):
         with pytest.raises(UsageError, match="nodes must be a whole number of at least 1"):
             Placement(wrong)  # type: ignore[arg-type]
@@ -84,9 +84,9 @@ def test_what_is_no_placement_is_refused() -> None:
 @pytest.mark.parametrize(
     "run",
     [
-        "list(treadle.collect('CartPole-v1', episodes=1, nodes=1))",
+        "list(treadle.collect('CartPole-v1', episodes=1, cluster=treadle.Cluster()))",
         "treadle.RaySampler(len, 'CartPole-v1', max_episode_length=9)",
-        "treadle.plan.make('CartPole-v1', 1, nodes=1)",
+        "treadle.plan.make('CartPole-v1', 1, cluster=treadle.Cluster())",
     ],
 )
 def test_without_ray_the_extra_is_named(run: str) -> None:

@@ -334,7 +334,7 @@ def test_wrong_actions_and_masks_are_refused() -> None:
         with pytest.raises(UsageError, match="2 slots want as many actions of each agent"):
             grouped.step({"a": np.ones(3, int), "c": np.ones(2, int)})
         grouped.step({"a": np.ones(2, int), "c": np.ones(2, int)})
-        with pytest.raises(treadle.StateError, match="pickles as what it was built with"):
+        with pytest.raises(treadle.errors.StateError, match="pickles as what it was built with"):
             grouped.vec.get_states()
     finally:
         with_rows.close()

@@ -56,7 +56,7 @@ PARALLEL = {
 def test_workers_give_what_a_plain_loop_gives(name: str) -> None:
     module, kwargs, steps = require(name), PARALLEL[name], 45
     loops = [module.parallel_env(**kwargs) for _ in range(N)]
-    vector = ours.make_vec(module.parallel_env, N, workers=2, inline=1, kwargs=kwargs)
+    vector = ours.make_vec(module.parallel_env, N, workers=2, inline=1, env_kwargs=kwargs)
     ends = 0
     try:
         spaces = {agent: loops[0].action_space(agent) for agent in loops[0].possible_agents}
@@ -140,7 +140,7 @@ def test_pettingzoos_own_tests_of_the_single_adapter(name: str) -> None:
     from pettingzoo.test import parallel_api_test, parallel_seed_test
 
     kwargs = {"n_pistons": 2, "max_cycles": 20} if "pistonball" in name else {}
-    env = ours.ParallelEnv(require(name).parallel_env, kwargs=kwargs)
+    env = ours.ParallelEnv(require(name).parallel_env, env_kwargs=kwargs)
     try:
         parallel_api_test(env, num_cycles=30)
     finally:
@@ -148,7 +148,7 @@ def test_pettingzoos_own_tests_of_the_single_adapter(name: str) -> None:
     made = []
 
     def make() -> Any:
-        made.append(ours.ParallelEnv(require(name).parallel_env, kwargs=kwargs))
+        made.append(ours.ParallelEnv(require(name).parallel_env, env_kwargs=kwargs))
         return made[-1]
 
     try:

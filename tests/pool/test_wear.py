@@ -66,7 +66,7 @@ def test_private_memory_is_neither_shared_nor_a_files() -> None:
     assert private_memory(2**22 + 1) is None
 
 
-@pytest.mark.parametrize("how", [{}, {"envs_per_worker": 2}, {"inference": "caller", "num_envs": 4}])
+@pytest.mark.parametrize("how", [{}, {"num_envs": 4}, {"inference": "caller", "num_envs": 4}])
 def test_collecting_replaces_workers_after_so_many_episodes(how: dict[str, Any]) -> None:
     """The simulator fails in its fourth episode, and nobody ever sees that."""
     policy = Forward() if how.get("inference") else None
@@ -114,7 +114,7 @@ def test_a_worker_with_a_limit_is_given_little_in_advance(rows: int, caplog: pyt
     """It takes eight megabytes with each of its short episodes, and plays no more than two of them over its limit."""
     leaks = {"workers": 1, "memory_limit": "100MB", "env_kwargs": {"megabytes": 8 // rows}}
     with caplog.at_level(logging.WARNING, "treadle"):
-        found = list(collect(Leaks, episodes=100 * rows, envs_per_worker=rows, **leaks))
+        found = list(collect(Leaks, episodes=100 * rows, num_envs=rows, **leaks))
     assert [each.index for each in found] == list(range(100 * rows))
     said = [int(of[1]) for each in caplog.messages if (of := re.match(r"worker 0 is recycled: it has (\d+) MB", each))]
     assert len(said) == len(caplog.messages) >= 5

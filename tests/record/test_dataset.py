@@ -46,7 +46,7 @@ class Few(gym.Env[Any, Any]):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_quick_episodes_that_wait_to_be_written_are_there_when_the_next_one_raises(rows: int, tmp_path: Path) -> None:
     with pytest.raises(CollectionFailed, match="no more") as caught:
-        collect_dataset(Few, out=tmp_path, episodes=1000, workers=1, envs_per_worker=rows, verify=0)
+        collect_dataset(Few, out=tmp_path, episodes=1000, workers=1, num_envs=rows, verify=0)
     finished = caught.value.stored.finished
     assert Few.LAST - rows < finished <= Few.LAST, "all but those that the other copies had not ended"
     assert finished == caught.value.stored.summary.episodes == len(recover(tmp_path / ".parts"))

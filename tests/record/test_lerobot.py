@@ -86,7 +86,7 @@ def test_the_vector_shows_lerobot_its_environments() -> None:
     class Told(gym.Wrapper):
         task_description = "balance"
 
-    vector = LeRobotVectorEnv("CartPole-v1", 3, wrappers=[Told], kwargs={"render_mode": "rgb_array"}, workers=1)
+    vector = LeRobotVectorEnv("CartPole-v1", 3, wrappers=[Told], env_kwargs={"render_mode": "rgb_array"}, workers=1)
     try:
         assert isinstance(vector, gym.vector.AsyncVectorEnv)
         assert vector.autoreset_mode is gym.vector.AutoresetMode.SAME_STEP

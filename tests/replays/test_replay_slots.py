@@ -29,7 +29,7 @@ def driven(steps: int = 400, *, partial: bool = False, posted: bool = False, **o
     rng = np.random.default_rng(0)
     kwargs = {"fault": options.pop("fault", "divide")}
     given = {"workers": 2, "worker_output": "keep", **options}
-    made = treadle.VectorEnv(given.pop("env", Late), N, kwargs=kwargs, **given)
+    made = treadle.VectorEnv(given.pop("env", Late), N, env_kwargs=kwargs, **given)
     with closing(made) as envs:
         with pytest.raises(treadle.WorkerError) as failed:
             if partial:
@@ -87,7 +87,7 @@ def test_a_worker_that_died_leaves_what_it_did(tmp_path: Path) -> None:
 def test_a_death_in_lockstep_after_partial_batches_has_its_last_step(reset: bool) -> None:
     """Their steps are noted before they are made, those of lockstep after that."""
     ones = np.ones(N, np.int64)
-    with closing(treadle.VectorEnv(Late, N, kwargs={"fault": "segfault"}, workers=2, inline=0)) as envs:
+    with closing(treadle.VectorEnv(Late, N, env_kwargs={"fault": "segfault"}, workers=2, inline=0)) as envs:
         envs.async_reset(seed=5)
         envs.recv(min=N)
         envs.send(ones)
@@ -103,7 +103,7 @@ def test_a_death_in_lockstep_after_partial_batches_has_its_last_step(reset: bool
 
 def test_the_first_step_in_lockstep_after_partial_batches_may_be_the_last() -> None:
     ones = np.ones(N, np.int64)
-    with closing(treadle.VectorEnv(Late, N, kwargs={"fault": "segfault"}, workers=2, inline=0)) as envs:
+    with closing(treadle.VectorEnv(Late, N, env_kwargs={"fault": "segfault"}, workers=2, inline=0)) as envs:
         envs.async_reset(seed=5)
         envs.recv(min=N)
         for _ in range(BAD_EPISODE * (LENGTH + 1) + BAD_STEP - 1):

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from treadle import EnvSpec, EnvStep, StepType
+from treadle.samplers import EnvSpec, EnvStep, StepType
 
 MAPS = {"4x4": ["SFFF", "FHFH", "FFFH", "HFFG"]}
 MOVES = [(0, -1), (1, 0), (0, 1), (-1, 0)]  # left, down, right, up

@@ -154,7 +154,7 @@ def test_an_endless_environment_is_warned_about_once_a_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(player, "LONG", 20)
-    episodes = list(collect(Endless, episodes=2, backend="serial", envs_per_worker=2))
+    episodes = list(collect(Endless, episodes=2, backend="serial", workers=1, num_envs=2))
     assert [len(episode) for episode in episodes] == [50, 50]
     (said,) = caplog.messages
     assert "has taken 20 steps and the environment has no time limit" in said
@@ -172,7 +172,7 @@ def test_an_endless_environment_is_warned_about_once_a_run(
         ({"episodes": 2.5}, "episodes must be a whole number"),
         ({"steps": float("nan")}, "steps must be a whole number"),
         ({"workers": 0}, "workers must be"),
-        ({"envs_per_worker": 0}, "envs_per_worker"),
+        ({"num_envs": 0}, "num_envs"),
     ],
 )
 def test_contradictions_are_refused_at_once(arguments: dict[str, Any], said: str) -> None:
@@ -404,13 +404,13 @@ class CountsItsSteps:
 
 def test_a_policy_with_a_reset_repeats_with_several_envs_a_worker() -> None:
     made = [
-        list(collect(Walk, CountsItsSteps, episodes=12, workers=workers, envs_per_worker=rows, infos=False))
+        list(collect(Walk, CountsItsSteps, episodes=12, workers=workers, num_envs=workers * rows, infos=False))
         for workers, rows in ((1, 1), (1, 4), (2, 4))
     ]
     actions = [[episode.actions.tolist() for episode in episodes] for episodes in made]
     assert actions[0] == actions[1] == actions[2]
-    with pytest.raises(StartupFailed, match=r"give a class or factory .* or a reset\(row=...\), or envs_per_worker=1"):
-        list(collect(Walk, CountsItsSteps(), episodes=1, envs_per_worker=4))
+    with pytest.raises(StartupFailed, match=r"give a class or factory .* or a reset\(row=...\), or one environ"):
+        list(collect(Walk, CountsItsSteps(), episodes=1, workers=1, num_envs=4))
 
 
 class FailsForOne(CountsItsSteps):
@@ -422,7 +422,7 @@ class FailsForOne(CountsItsSteps):
 
 def test_the_error_of_a_rows_own_policy_is_placed_in_its_episode() -> None:
     with pytest.raises(CollectionFailed, match="policy before step 3: ValueError: two") as caught:
-        list(collect(Walk, FailsForOne, episodes=12, workers=1, envs_per_worker=4))
+        list(collect(Walk, FailsForOne, episodes=12, workers=1, num_envs=4))
     lengths = [len(episode) for episode in collect(Walk, CountsItsSteps, episodes=12, workers=1)]
     assert caught.value.where.episode == next(i for i, length in enumerate(lengths) if length > 2)
 

@@ -83,5 +83,5 @@ def test_what_is_made_again_is_placed_too(tmp_path: Path, caplog: pytest.LogCapt
 def test_with_several_environments_the_line_is_known() -> None:
     """Not whose step it was."""
     with pytest.raises(CollectionFailed, match=rf"^slot 0, stream: the worker was ended by SIGSEGV, {LINE}$") as caught:
-        list(collect(partial(Dies, 7, "segfault"), episodes=9, workers=1, envs_per_worker=2, on_failure="raise"))
+        list(collect(partial(Dies, 7, "segfault"), episodes=9, workers=1, num_envs=2, on_failure="raise"))
     assert caught.value.where.step is None

@@ -112,7 +112,6 @@ def decided(monkeypatch: pytest.MonkeyPatch, two_cores: None) -> None:
 
 PLACES: dict[str, dict[str, Any]] = {
     "workers": {},
-    "rows": {"envs_per_worker": 2},
     "caller": {"policy": Plain(), "num_envs": 6},
 }
 places = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +78,15 @@ class Remembering:
         return (total[:, 0] % 5).astype(np.int64), (total, state[1] + 1)
 
 
+asked = partial(treadle.Inference, where="caller")
+
+
 def key(episode: Episode) -> tuple[Any, ...]:
     arrays = (episode.observations, episode.actions, episode.rewards, episode.terminated, episode.truncated)
     return episode.index, episode.seed, *(array.tobytes() for array in arrays), episode.infos, episode.policy_infos
 
 
-def made(env: Any, policy: Any, *, episodes: int = 40, inference: str = "caller", **options: Any) -> list[Any]:
+def made(env: Any, policy: Any, *, episodes: int = 40, inference: Any = "caller", **options: Any) -> list[Any]:
     played = treadle.collect(env, policy, episodes=episodes, seed=5, inference=inference, **options)
     return [key(episode) for episode in played]
 
@@ -92,10 +96,10 @@ def made(env: Any, policy: Any, *, episodes: int = 40, inference: str = "caller"
     [
         {"num_envs": 1, "workers": 1},
         {"num_envs": 3, "workers": 2},
-        {"num_envs": 16, "workers": 2, "batch_size": 16, "patience": math.inf},
-        {"num_envs": 16, "workers": 2, "batch_size": 16, "patience": 0.0},
-        {"num_envs": 7, "workers": 3, "batch_size": 1},
-        {"num_envs": 9, "workers": 2, "pad_to": 4},
+        {"num_envs": 16, "workers": 2, "inference": asked(batch_size=16, max_wait=math.inf)},
+        {"num_envs": 16, "workers": 2, "inference": asked(batch_size=16, max_wait=0.0)},
+        {"num_envs": 7, "workers": 3, "inference": asked(batch_size=1)},
+        {"num_envs": 9, "workers": 2, "inference": asked(pad_to=4)},
         {"num_envs": 4, "backend": "thread", "workers": 2},
         {"num_envs": 4, "backend": "serial"},
         {"workers": 2},
@@ -123,7 +127,7 @@ def test_real_environments(env: str) -> None:
 def test_a_state_stays_with_its_episode_whatever_the_batches() -> None:
     one = made(Walk, Remembering(), num_envs=1, workers=1)
     assert made(Walk, Remembering(), num_envs=8, workers=2) == one
-    assert made(Walk, Remembering(), num_envs=6, workers=2, pad_to=8, batch_size=6) == one
+    assert made(Walk, Remembering(), num_envs=6, workers=2, inference=asked(pad_to=8, batch_size=6)) == one
 
 
 class Planning:
@@ -138,8 +142,16 @@ class Planning:
 
 
 def test_of_a_plan_so_many_steps_are_played_and_all_are_recorded() -> None:
-    one = list(treadle.collect(Walk, Planning(), episodes=30, seed=5, num_envs=1, workers=1, n_action_steps=3))
-    many = list(treadle.collect(Walk, Planning(), episodes=30, seed=5, num_envs=7, workers=2, n_action_steps=3))
+    one = list(
+        treadle.collect(
+            Walk, Planning(), episodes=30, seed=5, num_envs=1, workers=1, inference=treadle.Inference(n_action_steps=3)
+        )
+    )
+    many = list(
+        treadle.collect(
+            Walk, Planning(), episodes=30, seed=5, num_envs=7, workers=2, inference=treadle.Inference(n_action_steps=3)
+        )
+    )
     assert [key(episode) for episode in one] == [key(episode) for episode in many]
     for episode in one:
         assert len(episode.observations) == len(episode) + 1
@@ -233,21 +245,33 @@ def test_a_name_is_read_and_not_run(tmp_path: Path) -> None:
     [
         ({"inference": "gpu"}, "'auto', 'worker', 'caller'"),
         ({"inference": "caller", "num_envs": 0}, "num_envs"),
-        ({"inference": "caller", "pad_to": 0}, "pad_to"),
-        ({"inference": "caller", "n_action_steps": 0}, "n_action_steps"),
-        ({"inference": "caller", "patience": -1}, "patience"),
-        ({"inference": "caller", "batch_size": 9, "pad_to": 8}, "more than pad_to=8"),
-        ({"inference": "caller", "batch_size": 9, "num_envs": 8}, "more than the 8 environments"),
-        ({"inference": "caller", "envs_per_worker": 2}, "num_envs says"),
-        ({"inference": "worker", "pad_to": 8}, "pad_to is for a policy that is asked in the caller"),
-        ({"inference": "worker", "num_envs": 5, "workers": 2}, "leave one of the numbers out"),
-        ({"inference": "worker", "num_envs": 5, "envs_per_worker": 2}, "no multiple"),
+        ({"inference": asked(batch_size=9), "num_envs": 8}, "more than the 8 environments"),
+        ({"inference": asked(where="worker", pad_to=8)}, "pad_to is for a policy that is asked in the caller"),
+        ({"inference": "worker", "num_envs": 5, "workers": 2}, "no multiple of workers=2"),
+        ({"inference": "caller", "envs_per_worker": 2}, "num_envs= counts"),
+        ({"inference": "caller", "patience": 1.0}, "max_wait"),
+        ({"inference": "caller", "pad_to": 8}, r"inference=Inference\(pad_to=...\)"),
+        ({"nodes": 2}, r"cluster=Cluster\(nodes=...\)"),
         ({"inference": "caller", "nonsense": 1}, "nonsense"),
     ],
 )
 def test_contradictions_are_refused_at_the_call(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         treadle.collect(Walk, Plain(), episodes=2, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"pad_to": 0}, "pad_to"),
+        ({"n_action_steps": 0}, "n_action_steps"),
+        ({"max_wait": -1}, "max_wait"),
+        ({"batch_size": 9, "pad_to": 8}, "more than pad_to=8"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_by_name(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        asked(**given)
 
 
 def test_random_actions_need_no_policy_in_the_caller() -> None:
@@ -389,7 +413,7 @@ def test_a_step_that_hangs_is_made_again(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_with_an_answer_is_placed_in_batch_row_and_episode(answer: Any, said: str) -> None:
     with pytest.raises(CollectionFailed, match=said) as caught:
-        made(Walk, answer, num_envs=4, workers=2, batch_size=4)
+        made(Walk, answer, num_envs=4, workers=2, inference=asked(batch_size=4))
     assert caught.value.where.phase == "policy"
     assert caught.value.where.episode == 0
     assert "for episodes 0, 1, 2, 3" in caught.value.__notes__[0]
@@ -416,7 +440,7 @@ def test_nan_is_refused_with_its_row() -> None:
         return actions
 
     with pytest.raises(CollectionFailed, match=r"row 2 of batch 1 of 3 rows"):
-        made("Pendulum-v1", policy, num_envs=3, workers=1, batch_size=3)
+        made("Pendulum-v1", policy, num_envs=3, workers=1, inference=asked(batch_size=3))
 
 
 def test_leaving_the_loop_leaves_nothing() -> None:
@@ -482,7 +506,7 @@ class Ahead(Remembering):
 @pytest.mark.parametrize("policy", [Remembering, Ahead])
 @pytest.mark.parametrize(
     "batching",
-    [{}, {"batch_size": 16}, {"batch_size": 1, "patience": 0.0}, {"batch_size": 16, "patience": 0.0}, {"pad_to": 16}],
+    [{}, {"batch_size": 16}, {"batch_size": 1, "max_wait": 0.0}, {"batch_size": 16, "max_wait": 0.0}, {"pad_to": 16}],
     ids=str,
 )
 def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any], policy: type) -> None:
@@ -493,7 +517,7 @@ def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any
     from treadle.sample.streams import collection
 
     chunk = {"n_action_steps": 3} if policy is Ahead else {}
-    whole = made(Plodding, policy(), episodes=300, num_envs=1, workers=1, **chunk)
+    whole = made(Plodding, policy(), episodes=300, num_envs=1, workers=1, inference=asked(**chunk))
     asking = Asking(policy(), 16, **batching, **chunk)
     recipe = RolloutRecipe(EnvRecipe(Plodding), asking=asking)
     found, killed = [], 0
@@ -528,6 +552,6 @@ def test_a_worker_with_many_slots_has_room_for_what_is_said_of_each() -> None:
     def policy(observations: np.ndarray) -> Any:
         return Plain()(observations), {"value": observations[:, 0]}
 
-    asked_alone: dict[str, Any] = {"inference": "caller", "num_envs": 8, "batch_size": 1, "patience": 0.0}
+    asked_alone: dict[str, Any] = {"inference": asked(batch_size=1, max_wait=0.0), "num_envs": 8}
     played = list(treadle.collect(Slow, policy, episodes=8, workers=1, **asked_alone))
     assert [len(each.policy_infos) for each in played] == [len(each) for each in played]

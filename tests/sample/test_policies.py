@@ -205,7 +205,7 @@ def test_reset_is_called_for_every_row(policy: Any) -> None:
 
 @pytest.mark.parametrize("policy", [ResetsItself(), lambda: SHARED])
 def test_one_object_that_knows_no_rows_is_refused_for_several(policy: Any) -> None:
-    with pytest.raises(UsageError, match=r"has a reset that takes no `row`.*envs_per_worker=1"):
+    with pytest.raises(UsageError, match=r"has a reset that takes no `row`.*one environment a worker"):
         build_actor(policy, SEEN, ACTS, 2)
     assert played(policy)
 

@@ -26,7 +26,6 @@ from treadle import (
     RaySampler,
     Sampler,
     SetTaskUpdate,
-    StepType,
     TaskRaised,
     UsageError,
     VecWorker,
@@ -36,6 +35,7 @@ from treadle import (
     seeding,
     trees,
 )
+from treadle.samplers import StepType
 from treadle.samplers.default_worker import DefaultWorker as OrdinaryWorker
 
 LIMIT = 16

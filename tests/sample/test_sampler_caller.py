@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from treadle import LocalSampler, MultiprocessingSampler, NewEnvUpdate
+from treadle import Inference, LocalSampler, MultiprocessingSampler, NewEnvUpdate
 from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.sample.schedule import Schedule
 from treadle.stream.watch import Watch
@@ -236,10 +236,10 @@ def test_what_makes_no_sense_is_refused() -> None:
         sampler(LocalSampler, inference="caller", worker_args={"n_envs": 2})
     with pytest.raises(UsageError, match="a list of different things"):
         sampler(LocalSampler, [Agent(), Agent()], inference="caller")
-    with pytest.raises(UsageError, match="num_envs=3, but 2 workers"):
+    with pytest.raises(UsageError, match="num_envs=3 is no multiple of workers=2"):
         sampler(LocalSampler, num_envs=3)
     with pytest.raises(UsageError, match="pad_to is for a policy that is asked in the caller"):
-        sampler(LocalSampler, pad_to=8)
+        sampler(LocalSampler, inference=Inference(pad_to=8))
     made = sampler(LocalSampler, inference="caller")
     with pytest.raises(UsageError, match="give one for all"):
         made.obtain_samples(0, 5, [None, None])

@@ -13,18 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampler_kit import Dicts, Noisy, Point, Walk
 
-from treadle import (
-    EnvSpec,
-    EnvStep,
-    Episode,
-    EpisodeBatch,
-    InProgressEpisode,
-    StepType,
-    TimeStep,
-    TimeStepBatch,
-    collect,
-    trees,
-)
+from treadle import Episode, EpisodeBatch, collect, trees
+from treadle.samplers import EnvSpec, EnvStep, InProgressEpisode, StepType, TimeStep, TimeStepBatch
 
 
 class Flat:

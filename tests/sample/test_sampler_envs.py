@@ -20,18 +20,17 @@ from sampler_kit import Coin, Fixed, OwnInterface, Walk
 import treadle
 from treadle import (
     DefaultWorker,
-    EnvSpec,
     EnvUpdate,
     EpisodeBatch,
     FragmentWorker,
     GymEnv,
     LocalSampler,
     MultiprocessingSampler,
-    StepType,
     UsageError,
     VecWorker,
     rollout,
 )
+from treadle.samplers import EnvSpec, StepType
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "compat-garage.md").read_text(encoding="utf-8")
 CARTPOLES = {

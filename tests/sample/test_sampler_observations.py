@@ -14,7 +14,6 @@ from sampler_kit import Coin, Odd, OwnInterface
 from treadle import (
     BadObservation,
     DefaultWorker,
-    EnvSpec,
     FragmentWorker,
     LocalSampler,
     MultiprocessingSampler,
@@ -22,6 +21,7 @@ from treadle import (
     WorkersLost,
     rollout,
 )
+from treadle.samplers import EnvSpec
 from treadle.samplers.observations import Fit
 from treadle.spaces import Mismatch
 

@@ -19,8 +19,6 @@ from treadle import (
     LocalSampler,
     NewEnvUpdate,
     SetTaskUpdate,
-    StepType,
-    TimeStep,
     UsageError,
     VecWorker,
     Worker,
@@ -28,6 +26,7 @@ from treadle import (
     rollout,
     seeding,
 )
+from treadle.samplers import StepType, TimeStep
 
 LIMIT = 9
 DESCS = [

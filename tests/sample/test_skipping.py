@@ -126,10 +126,10 @@ def good() -> list[tuple[int, bytes]]:
     [
         {"workers": 1},
         {"workers": 3},
-        {"workers": 2, "envs_per_worker": 3},
+        {"workers": 2, "num_envs": 6},
         {"workers": 2, "ordered": False},
         {"workers": 1, "fresh_env": True},
-        {"backend": "serial", "envs_per_worker": 2},
+        {"backend": "serial", "workers": 1, "num_envs": 2},
         {"backend": "thread", "workers": 2},
     ],
     ids=str,
@@ -215,7 +215,7 @@ def test_the_failure_that_ends_a_run_names_the_option(env: type[Walk]) -> None:
 def test_a_death_is_tried_three_times_on_fresh_workers(
     rows: int, good: list[tuple[int, bytes]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = collect(lambda: Dies(tmp_path), workers=2, envs_per_worker=rows, **SKIP)
+    found = collect(lambda: Dies(tmp_path), workers=2, num_envs=2 * rows, **SKIP)
     assert [key(episode) for episode in found] == good
     for i in range(3):
         pids = (tmp_path / str(i)).read_text().split()
@@ -356,9 +356,9 @@ class Old(Walk):
         return super().reset(seed=seed)
 
 
-@pytest.mark.parametrize(("on_error", "rows"), [("stop", 1), ("skip", 1), ("skip", 3)])
+@pytest.mark.parametrize(("on_error", "rows"), [("raise", 1), ("skip", 1), ("skip", 3)])
 def test_a_simulator_that_wears_out_loses_no_episode(on_error: str, rows: int) -> None:
-    options: dict[str, Any] = {"workers": 2, "on_error": on_error, "envs_per_worker": rows}
+    options: dict[str, Any] = {"workers": 2, "on_error": on_error, "num_envs": 2 * rows}
     found = [key(episode) for episode in collect(Old, episodes=12, **options)]
     assert found == [key(episode) for episode in collect(Walk, episodes=12, backend="serial")]
 
@@ -462,7 +462,7 @@ def test_what_is_said_to_help_helps(skipped: set[int], episodes: int | None, mad
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"on_error": "ignore"}, "on_error is 'stop' or 'skip'"),
+        ({"on_error": "ignore"}, "on_error is 'raise' or 'skip'"),
         ({"max_skipped": 3}, "max_skipped is for on_error='skip'"),
         ({"on_error": "skip", "max_skipped": 1.5}, "max_skipped is a number of episodes, or a share"),
         ({"on_error": "skip", "max_skipped": -1}, "max_skipped is a number"),

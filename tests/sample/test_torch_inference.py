@@ -35,7 +35,12 @@ def key(episode: Any) -> tuple[Any, ...]:
 def test_actions_of_a_module_are_the_same_for_any_number_of_environments() -> None:
     policy = treadle.torch_policy(network("Pendulum-v1", 1))
     played = [
-        [key(e) for e in treadle.collect("Pendulum-v1", policy, episodes=12, seed=1, num_envs=n, workers=2, pad_to=8)]
+        [
+            key(e)
+            for e in treadle.collect(
+                "Pendulum-v1", policy, episodes=12, seed=1, num_envs=n, workers=2, inference=treadle.Inference(pad_to=8)
+            )
+        ]
         for n in (1, 5, 12)
     ]
     assert played[0] == played[1] == played[2]
@@ -44,7 +49,12 @@ def test_actions_of_a_module_are_the_same_for_any_number_of_environments() -> No
 def test_a_module_that_draws_uses_the_episodes_own_generators() -> None:
     policy = treadle.torch_policy(network("CartPole-v1", 2), sample="categorical")
     played = [
-        [key(e) for e in treadle.collect("CartPole-v1", policy, episodes=20, seed=1, num_envs=n, workers=2, pad_to=8)]
+        [
+            key(e)
+            for e in treadle.collect(
+                "CartPole-v1", policy, episodes=20, seed=1, num_envs=n, workers=2, inference=treadle.Inference(pad_to=8)
+            )
+        ]
         for n in (1, 7)
     ]
     assert played[0] == played[1]
@@ -85,12 +95,18 @@ def test_deterministic_returns_are_those_of_stable_baselines(env: str, tmp_path:
     def act(observations: np.ndarray) -> np.ndarray:
         return loaded.predict(observations, deterministic=True)[0]
 
-    ours = treadle.evaluate(env, act, episodes, seed, inference="caller", num_envs=1, workers=1, pad_to=1)
+    ours = treadle.evaluate(
+        env, act, episodes, seed, inference=treadle.Inference(where="caller", pad_to=1), num_envs=1, workers=1
+    )
     assert [score.length for score in ours.scores] == lengths
     # Monitor rounds to six digits
     assert [round(score.total_reward, 6) for score in ours.scores] == pytest.approx(theirs, abs=1e-6)
-    many = treadle.evaluate(env, act, episodes, seed, inference="caller", num_envs=6, workers=2, pad_to=8)
-    few = treadle.evaluate(env, act, episodes, seed, inference="caller", num_envs=2, workers=2, pad_to=8)
+    many = treadle.evaluate(
+        env, act, episodes, seed, inference=treadle.Inference(where="caller", pad_to=8), num_envs=6, workers=2
+    )
+    few = treadle.evaluate(
+        env, act, episodes, seed, inference=treadle.Inference(where="caller", pad_to=8), num_envs=2, workers=2
+    )
     assert many.scores == few.scores
 
 
@@ -99,7 +115,12 @@ def test_a_stochastic_model_draws_from_the_rows_own_generators(env: str, tmp_pat
     sb3 = require("stable_baselines3")
     model = sb3.PPO("MlpPolicy", env, n_steps=64, batch_size=64, seed=0, device="cpu")
     model.save(tmp_path / "ppo.zip")
-    options = {"episodes": 8, "seed": 2, "inference": "caller", "pad_to": 8, "max_episode_steps": 40}
+    options = {
+        "episodes": 8,
+        "seed": 2,
+        "inference": treadle.Inference(where="caller", pad_to=8),
+        "max_episode_steps": 40,
+    }
     played = [
         [key(e) for e in treadle.collect(env, str(tmp_path / "ppo.zip"), num_envs=n, workers=2, **options)]
         for n in (1, 8)

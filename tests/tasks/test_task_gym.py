@@ -43,7 +43,7 @@ def test_episodes_as_tasks_are_the_same_episodes() -> None:
 
 
 def test_both_limits_of_steps() -> None:
-    own = GymTaskSampler("CartPole-v1", kwargs={"max_episode_steps": 4}, seed=1)
+    own = GymTaskSampler("CartPole-v1", env_kwargs={"max_episode_steps": 4}, seed=1)
     task = own.next_task()
     assert task is not None
     results = [task.step(t % 2) for t in range(4)]
@@ -79,7 +79,7 @@ def test_streams_without_end_and_seeds() -> None:
 
 def test_sensors_of_a_dict_observation(require: Any) -> None:
     require("minigrid")
-    sampler = GymTaskSampler("MiniGrid-Empty-5x5-v0", kwargs={"render_mode": "rgb_array"}, seeds=[1])
+    sampler = GymTaskSampler("MiniGrid-Empty-5x5-v0", env_kwargs={"render_mode": "rgb_array"}, seeds=[1])
     task = sampler.next_task()
     assert task is not None
     assert set(task.get_observations()) == {"direction", "image", "mission"}

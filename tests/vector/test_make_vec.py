@@ -52,7 +52,7 @@ def test_names_that_both_sides_have() -> None:
             super().__init__()
             self.copy = copy
 
-    vector = make_vec(Copying, 1, backend="serial", copy=False, kwargs={"copy": "mine"})
+    vector = make_vec(Copying, 1, backend="serial", copy=False, env_kwargs={"copy": "mine"})
     assert vector.get_attr("copy") == ("mine",)
     vector.close()
 
@@ -64,7 +64,7 @@ def test_a_misspelt_option_is_told_of() -> None:
 
 
 def test_an_option_that_is_gone_is_told_of() -> None:
-    with pytest.raises(UsageError, match=r"owned= is gone: .*constructor: kwargs=\{'owned': \.\.\.\}"):
+    with pytest.raises(UsageError, match=r"owned= is gone: .*constructor: env_kwargs=\{'owned': \.\.\.\}"):
         make_vec("CartPole-v1", 2, backend="serial", owned=True)
 
 

@@ -127,7 +127,7 @@ def test_wrong_observation_mode() -> None:
 
 
 def test_calls_and_attributes() -> None:
-    vector = VectorEnv("CartPole-v1", 4, workers=2, inline=1, kwargs={"render_mode": "rgb_array"})
+    vector = VectorEnv("CartPole-v1", 4, workers=2, inline=1, env_kwargs={"render_mode": "rgb_array"})
     try:
         assert vector.render_mode == "rgb_array"
         vector.reset(seed=0)

@@ -125,7 +125,7 @@ def test_arguments_of_gymnasiums_make_vec_do_not_go_to_the_environment(name: str
             super().__init__()
             self.given = given
 
-    envs = treadle.make_vec(Takes, 1, backend="serial", kwargs={name: "mine"})
+    envs = treadle.make_vec(Takes, 1, backend="serial", env_kwargs={name: "mine"})
     assert envs.get_attr("given") == ({name: "mine"},)
     envs.close()
 

@@ -96,7 +96,7 @@ def test_statistics_survive_a_masked_reset() -> None:
 @pytest.mark.heavy
 def test_record_video(tmp_path: Path) -> None:
     require("moviepy")
-    vector = VectorEnv("CartPole-v1", 2, backend="serial", kwargs={"render_mode": "rgb_array"})
+    vector = VectorEnv("CartPole-v1", 2, backend="serial", env_kwargs={"render_mode": "rgb_array"})
     recorded = wrappers.RecordVideo(vector, str(tmp_path), step_trigger=lambda step: step == 0, video_length=5)
     recorded.reset(seed=0)
     for _ in range(7):
@@ -107,7 +107,7 @@ def test_record_video(tmp_path: Path) -> None:
 
 def test_rendering_wrappers_find_what_they_look_for() -> None:
     """What RecordVideo and HumanRendering read, without an encoder or a screen."""
-    vector = VectorEnv("CartPole-v1", 2, workers=1, inline=1, kwargs={"render_mode": "rgb_array"})
+    vector = VectorEnv("CartPole-v1", 2, workers=1, inline=1, env_kwargs={"render_mode": "rgb_array"})
     assert vector.render_mode == "rgb_array"
     assert vector.metadata["render_fps"] == 50
     assert vector.unwrapped is vector

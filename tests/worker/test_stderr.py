@@ -185,7 +185,7 @@ def test_packages_warn_once_and_users_print_as_often_as_they_like(face: str, cap
             with closing(treadle.VectorEnv(Warns, n, workers=3, inline=0)) as envs:
                 envs.reset(seed=1)
         else:
-            list(treadle.collect(Warns, episodes=n, workers=3, envs_per_worker=2))
+            list(treadle.collect(Warns, episodes=n, workers=3, num_envs=6))
     told = capfd.readouterr().err.splitlines()
     for words in ("this attribute is deprecated", "UserWarning: use the other one", "  warnings.warn("):
         assert sum(words in line for line in told) == 1, told

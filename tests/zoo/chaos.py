@@ -42,6 +42,7 @@ from gymnasium.vector import AutoresetMode
 
 from treadle.errors import TaskRaised
 from treadle.nodes import worker
+from treadle.nodes.placing import Cluster
 from treadle.plan import GymPlanEnv, ParallelEnv
 from treadle.pool import failure
 from treadle.progress import print_table
@@ -411,13 +412,9 @@ class Calm:
         return 0, {}
 
 
-class TwoNodes(RaySampler):
-    nodes = 2
-
-
 def _sampler(trial: Trial, seed: int, **how: Any) -> PoolSampler:
     factory: Any = WorkerFactory(seed=seed, max_episode_length=50, n_workers=2, worker_class=DefaultWorker)
-    kind: type[PoolSampler] = TwoNodes if how.pop("nodes", None) else MultiprocessingSampler
+    kind: type[PoolSampler] = RaySampler if "cluster" in how else MultiprocessingSampler
     return kind(factory, Calm(), trial.env(), worker_output="keep", **OPTIONS, **how)
 
 
@@ -510,9 +507,10 @@ FACES: dict[str, tuple[Callable[[Trial], None], tuple[str, ...]]] = {
     "collect": (by_index(collecting), DEATHS),
     "eval": (by_index(evaluating), DEATHS),
     "caller": (by_index(collecting, batched=True, inference="caller", num_envs=4), DEATHS),
-    "nodes": (by_index(collecting, nodes=2, workers=1, episodes=2000), DEATHS),  # it takes seconds to start
-    "nodes, sampling": (by_index(sampling, nodes=2), DEATHS),
-    "nodes, planning": (by_index(planning, nodes=2), DEATHS),
+    # it takes seconds to start
+    "nodes": (by_index(collecting, cluster=Cluster(2), workers=1, episodes=2000), DEATHS),
+    "nodes, sampling": (by_index(sampling, cluster=Cluster(2)), DEATHS),
+    "nodes, planning": (by_index(planning, cluster=Cluster(2)), DEATHS),
 }
 FAR = tuple(name for name in FACES if name.startswith("nodes"))  # on other machines, by Ray
 
@@ -535,7 +533,7 @@ def brave(name: str, seconds: float, seed: int = 0) -> Ledger:
             return passed < seconds
 
         try:  # what lasts as long as the caller is started first: a fork server, say, or a connection to Ray
-            there: dict[str, Any] = {"nodes": 1} if far else {}
+            there: dict[str, Any] = {"cluster": Cluster(1)} if far else {}
             for _ in collect(Chaotic, episodes=1, worker_output="keep", **there):
                 continue
             before = _held()

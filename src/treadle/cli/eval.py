@@ -12,7 +12,6 @@ from treadle.progress import print_table
 from treadle.record.summary import as_json, asked
 from treadle.sample.evaluate import SCORE_HEADER, Comparison, Evaluation, compare, evaluate
 from treadle.sample.failed import CollectionFailed
-from treadle.sample.inference import OPTIONS
 
 SHOWN = 50  # episodes in the table; --json has all
 
@@ -43,7 +42,7 @@ def run(options: Eval) -> int:
 def _play(options: Eval, policy: str, control: bool = False) -> Evaluation:
     arguments = {**options.arguments(), "policy": policy}
     if control and policy == "random":  # random actions are drawn in the workers
-        arguments |= {"inference": "auto", "num_envs": None, **dict.fromkeys(OPTIONS)}
+        arguments |= {"inference": "auto", "num_envs": None}
     return evaluate(progress=not options.quiet, **arguments)
 
 

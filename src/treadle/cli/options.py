@@ -1,7 +1,7 @@
 """What can be typed: each command's options once, with their help, and what they mean to the library.
 
-A command is a dataclass. Its fields are its arguments and options, under their own names (`envs_per_worker` is
---envs-per-worker), and its docstring is what `--help` says, of each of them under "Attributes:"; `main.py` makes the
+A command is a dataclass. Its fields are its arguments and options, under their own names (`max_episode_steps` is
+--max-episode-steps), and its docstring is what `--help` says, of each of them under "Attributes:"; `main.py` makes the
 commands of them. Combinations that make no sense are the library's to refuse.
 
 What needs NumPy or Gymnasium is imported where it is used: `treadle --help` needs neither.
@@ -24,6 +24,8 @@ from treadle.errors import UsageError
 
 POLICY = "random|module:attr|file.py:attr|model.zip"
 
+_ASKED = ("pad_to", "n_action_steps")  # options that are fields of `Inference`
+_PLACE = ("nodes", "cpus_per_node", "address")  # and of `Cluster`
 Meaning = Callable[[str, Any], Any]  # of an option: its name and what was typed -> what the library is given
 
 
@@ -155,13 +157,6 @@ def suite(name: str, text: str) -> Any:
     return {each: environment(name, each) for each in names} if "," in text else environment(name, text)
 
 
-def inference(name: str, text: str) -> Any:
-    """Where the policy is asked."""
-    from treadle.sample.inference import INFERENCE
-
-    return one_of(*INFERENCE)(name, text)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Command:
     """What all commands take.
@@ -214,7 +209,6 @@ class PlayCommand(EnvCommand):
         policy: Who acts: a function of a batch of observations, an object with predict, get_action or get_actions,
             a class or function that makes one, or a model that Stable-Baselines3 has saved.
         workers: Processes; auto: one a core, more where environments wait. No more than episodes.
-        envs_per_worker: Environments each worker plays at once.
         max_episode_steps: Cut longer episodes (truncated).
         fresh_env: Build a new environment for every episode.
         reset_options: A function: the reset options of episode i, such as its initial state.
@@ -225,37 +219,45 @@ class PlayCommand(EnvCommand):
         max_episodes_per_worker: Replace a worker after so many episodes, for simulators that wear out.
         inference: Who asks the policy: each worker for its own environments, this process for all that are ready,
             or (with --nodes) each node; see above.
-        num_envs: Environments that are played at a time.
+        num_envs: Environments that are played at a time, by all workers.
         pad_to: In the caller: ask with exactly K rows, the last of them copies where fewer are ready.
         n_action_steps: In the caller: an answer is a plan, [rows, steps, ...], of which H steps are played.
-        batch_size: In the caller: wait for so many rows.
-        patience: In the caller: ask after so long with whoever is ready.
         nodes: Play on N nodes of a Ray cluster, with a pool of workers on each; the episodes stay the same.
         cpus_per_node: With --nodes: CPUs, and workers, of each; without it a pool has a node to itself.
-        ray_address: With --nodes: where the cluster is; without it there is one on this machine, for the time of
-            the run.
+        address: With --nodes: where the cluster is; without it there is one on this machine, for the time of the run.
         quiet: Only warnings and errors.
     """
 
     policy: str = typed("random", POLICY)
     workers: str = typed("auto", "auto|N", means=workers)
-    envs_per_worker: int = typed(1, "K", means=at_least(1))
     max_episode_steps: int | None = typed(None, "N", means=at_least(1))
     fresh_env: bool = typed(False)
     reset_options: str | None = typed(None, "MODULE:ATTR", means=reference)
     step_timeout: float | None = typed(None, "SECONDS", means=more_than(0))
     memory_limit: str | None = typed(None, "SIZE")
     max_episodes_per_worker: int | None = typed(None, "N", means=at_least(1))
-    inference: str = typed("auto", "auto|worker|caller|node", means=inference)
+    inference: str = typed("auto", "auto|worker|caller|node", means=one_of("auto", "worker", "caller", "node"))
     num_envs: int | None = typed(None, "N", means=at_least(1))
     pad_to: int | None = typed(None, "K", means=at_least(1))
     n_action_steps: int | None = typed(None, "H", means=at_least(1))
-    batch_size: int | None = typed(None, "K", shown="measured", means=at_least(1))
-    patience: float | None = typed(None, "SECONDS", shown="measured", means=at_least(0))
     nodes: int | None = typed(None, "N", means=at_least(1))
     cpus_per_node: int | None = typed(None, "C", means=at_least(1))
-    ray_address: str | None = typed(None, "auto|HOST:PORT")
+    address: str | None = typed(None, "auto|HOST:PORT")
     quiet: bool = typed(False, means=None)
+
+    def arguments(self) -> dict[str, Any]:
+        """With those of the policy and of the cluster in objects of their own."""
+        from treadle.nodes.placing import Cluster
+        from treadle.play.recipe import Inference
+
+        found = super().arguments()
+        asked, place = ({name: found.pop(name) for name in each} for each in (_ASKED, _PLACE))
+        found["inference"] = Inference(where=found["inference"], **asked)
+        if self.nodes is not None:
+            found["cluster"] = Cluster(**place)
+        elif given := [name for name, value in place.items() if value is not None]:
+            raise UsageError(f"{option_name(given[0], {})} goes with --nodes")
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,11 +280,11 @@ class Collect(PlayCommand):
     any number of workers, on a busy or an idle machine, also when a worker died or the run was resumed. Episodes
     are taken by their index, never because they were ready first, so short ones are not over-represented.
 
-    MORE ENVIRONMENTS THAN WORKERS. With --envs-per-worker K the policy is asked with batches of exactly K rows;
-    rows without an episode hold copies. Environments, random policies and policies that take rng still repeat
-    exactly. A network in float32 gives rows that differ in the last bits between batch sizes, so K is part of what
-    decides the data; global generators (random, np.random) are shared by the K episodes that a worker plays, so a
-    policy that uses them does not repeat when K > 1.
+    MORE ENVIRONMENTS THAN WORKERS. With --workers W --num-envs N each worker plays K = N / W environments, and the
+    policy is asked with batches of exactly K rows; rows without an episode hold copies. Environments, random policies
+    and policies that take rng still repeat exactly. A network in float32 gives rows that differ in the last bits
+    between batch sizes, so K is part of what decides the data; global generators (random, np.random) are shared by
+    the K episodes that a worker plays, so a policy that uses them does not repeat when K > 1.
 
     ONE POLICY FOR ALL. A policy that says `batched = True` (a large network, one on a GPU) is asked in this
     process, about all environments that are ready at a time: --inference caller, --num-envs 32. Nobody waits for
@@ -329,7 +331,7 @@ class Collect(PlayCommand):
     resume: bool = typed(False)
     verify: int = typed(1, "K", means=at_least(0))
     no_infos: bool = typed(False, means=lambda name, value: not value, argument="infos")
-    on_error: str = typed("stop", "stop|skip", means=one_of("stop", "skip"))
+    on_error: str = typed("raise", "raise|skip", means=one_of("raise", "skip"))
     max_skipped: str | None = typed(None, "N|P%", shown="5%, at least 3", means=amount)
     retry_skipped: bool = typed(False)
     shard: str | None = typed(None, "I/N")

@@ -22,29 +22,49 @@ class Machine(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Placement:
+class Cluster:
+    """Nodes of a Ray cluster that workers are on (`docs/scaling.md`).
+
+    Attributes:
+        nodes: how many. Each has a whole pool of workers, so there is one on a node, unless `cpus_per_node` says that
+            several fit on one.
+        cpus_per_node: that each is given, and as many worker processes (where nothing else is said) in its pool; None:
+            all that the node has.
+        address: of the cluster, as `ray.init` takes it ("auto", "10.0.0.1:6379"). None: the one that the program is
+            connected to, or one of its own on this machine, which ends with it.
+
+    Raises:
+        UsageError: one of them makes no sense.
+    """
+
+    nodes: int = 1
+    cpus_per_node: int | None = None
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        check_whole(none=False, nodes=self.nodes)
+        check_whole(cpus_per_node=self.cpus_per_node)
+
+
+@dataclass(frozen=True)
+class Placement(Cluster):
     """How actors are spread.
 
     Attributes:
-        nodes: how many actors. A whole pool each, so one on a node, unless `cpus` says that several fit on one.
-        cpus: that each is given, and as many worker processes (where nothing else is said) in its pool; None: all that
-            the node has.
-        address: of the cluster, as `ray.init` takes it ("auto", "10.0.0.1:6379"). None: the one that the program is
-            connected to, or one of its own on this machine, which ends with it.
         gpu: is each to be given a GPU, where its node has one?
         shared: do several of the caller's workers share an actor? Then they are dealt to as many actors as there are
             nodes, at most `nodes`, and where one is lost its actor goes to any of the others.
     """
 
-    nodes: int = 1
-    cpus: int | None = None
-    address: str | None = None
     gpu: bool = False
     shared: bool = False
 
-    def __post_init__(self) -> None:
-        check_whole(none=False, nodes=self.nodes)
-        check_whole(cpus_per_node=self.cpus)
+    @classmethod
+    def of(cls, cluster: Cluster, **more: bool) -> Placement:
+        """That of a cluster. Raises UsageError for what is none."""
+        if not isinstance(cluster, Cluster):
+            raise UsageError(f"cluster is a treadle.Cluster such as Cluster(nodes=2), or None, got {cluster!r}")
+        return cls(cluster.nodes, cluster.cpus_per_node, cluster.address, **more)
 
 
 def seat(machines: Sequence[Machine], taken: Mapping[str, int], placement: Placement) -> Machine | None:
@@ -57,7 +77,7 @@ def seat(machines: Sequence[Machine], taken: Mapping[str, int], placement: Place
         here = taken.get(machine.id, 0)
         if placement.shared:
             return here > 0 or len(taken) < placement.nodes
-        return here == 0 if placement.cpus is None else machine.cpus >= placement.cpus * (here + 1)
+        return here == 0 if placement.cpus_per_node is None else machine.cpus >= placement.cpus_per_node * (here + 1)
 
     return min(filter(fits, machines), key=lambda each: taken.get(each.id, 0), default=None)
 
@@ -66,4 +86,4 @@ def check(machines: Sequence[Machine], placement: Placement) -> None:
     """Raises UsageError when not a single actor fits on any node."""
     if seat(machines, {}, placement) is None:
         found = ", ".join(f"{each.address} has {each.cpus:g}" for each in machines) or "there is no node"
-        raise UsageError(f"no node has cpus_per_node={placement.cpus} CPUs ({found}): ask for fewer")
+        raise UsageError(f"no node has cpus_per_node={placement.cpus_per_node} CPUs ({found}): ask for fewer")

@@ -215,7 +215,7 @@ def _check_same(address: str | None, there: str) -> None:
             if f"{socket.gethostbyname(host)}:{port}" == there:
                 return
         raise UsageError(
-            f"this program is connected to Ray at {there}, and ray_address is {address!r}: leave it out, or disconnect "
+            f"this program is connected to Ray at {there}, and address is {address!r}: leave it out, or disconnect "
             "first (ray.shutdown())"
         )
 

@@ -131,7 +131,7 @@ class NodeCommon(Common):
         for spec in specs:
             if spec.programs not in self._programs:
                 self._programs[spec.programs] = self.cluster.put(np.frombuffer(spec.programs, np.uint8))
-        cpus = self.placement.cpus or 0
+        cpus = self.placement.cpus_per_node or 0
         gpus = min(1.0, machine.gpus) if self.placement.gpu else 0.0
         handle = self.cluster.start(
             Host, ASIDE, machine, cpus, gpus, self.world, Site(machine.address, cpus or max(1, int(machine.cpus))),

@@ -282,12 +282,14 @@ class AgentRows(AgentsFace, gym.vector.VectorEnv):
 FORMS: dict[str, type] = {"grouped": AgentsVector, "rows": AgentRows}
 
 
-def make_vec(env: Callable[..., Any], n: int = 1, *, form: str = "grouped", turns: bool = False, **kwargs: Any) -> Any:
-    """A vector of n environments of several agents.
+def make_vec(
+    env: Callable[..., Any], num_envs: int = 1, *, form: str = "grouped", turns: bool = False, **kwargs: Any
+) -> Any:
+    """A vector of `num_envs` environments of several agents.
 
     Args:
         env: a callable that returns a `pettingzoo.ParallelEnv`, such as `simple_spread_v3.parallel_env`.
-        n: how many environments.
+        num_envs: how many.
         form: "grouped": `AgentsVector`, {agent: [n, ...]}. "rows": `AgentRows`, a `gymnasium.vector.VectorEnv` with
             a row for each agent of each environment, for agents with equal spaces.
         turns: `env` makes an `AECEnv`, whose agents take turns: `alive` tells whose turn it is, and a step is one
@@ -302,7 +304,7 @@ def make_vec(env: Callable[..., Any], n: int = 1, *, form: str = "grouped", turn
     """
     if form not in FORMS:
         raise UsageError(f'form is "grouped" or "rows", got {form!r}')
-    return FORMS[form](slots_of("make_vec", AgentsEnv, env, n, turns=turns, **kwargs))
+    return FORMS[form](slots_of("make_vec", AgentsEnv, env, num_envs, turns=turns, **kwargs))
 
 
 def slots_of(face: str, kind: Callable[..., Any], env: Callable[..., Any], n: int, /, **kwargs: Any) -> VectorEnv:

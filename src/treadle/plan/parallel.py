@@ -15,7 +15,7 @@ from treadle import gone
 from treadle.checks import parameters_of
 from treadle.errors import ClosedPool, UsageError
 from treadle.nodes import backend as nodes_backend
-from treadle.nodes.placing import ALL, Placement
+from treadle.nodes.placing import ALL, Cluster, Placement
 from treadle.plan.batch import BatchEnv, RolloutBatch
 from treadle.plan.env import PlanEnv
 from treadle.plan.external import ExternalProcess
@@ -37,7 +37,8 @@ FLAGS = (
 
 
 NEAR = 0.85  # how alike two names are that may be meant for one another: difflib's ratio
-NOT_THE_ENVIRONMENTS = ("n_workers", "blocking", *sorted(options.NAMES), "store_bytes", "state_bytes", "placement")
+ELSEWHERE = "store_bytes state_bytes placement cluster nodes cpus_per_node ray_address"
+NOT_THE_ENVIRONMENTS = ("n_workers", "blocking", *sorted(options.NAMES), *ELSEWHERE.split())
 
 
 def refuse_misspelt(face: str, env_class: Callable[..., Any], kwargs: Iterable[str]) -> None:
@@ -48,6 +49,8 @@ def refuse_misspelt(face: str, env_class: Callable[..., Any], kwargs: Iterable[s
         if near and name not in [each.name for each in parameters_of(env_class) or ()]:
             if said := gone.instead(f"{near[0]}="):
                 raise UsageError(said)
+            if written := gone.field_of(near[0], ("cluster",)):
+                raise UsageError(f"{face}() takes {near[0]} in an object: {written}")
             what = "goes with n_workers=" if near[0] == name else f"is no argument here; did you mean {near[0]}=?"
             own = " (one of the environment's own goes into env_kwargs)" if env_class is GymPlanEnv else ""
             raise UsageError(f"{face}(): {name}= {what}{own}")
@@ -302,10 +305,8 @@ class ParallelEnv(VectorizedEnv):
         step_timeout: seconds for one chunk of a batch (WorkerTimeout); None: no limit.
         on_failure: what a worker's death leads to. "raise": the error, and nothing more can be had. "restart": another
             one is started; a batch with states goes on, one without raises. "drop": as "restart", with one worker less.
-        nodes: have the workers on so many nodes of a Ray cluster (see `docs/scaling.md`): each is given a chunk of a
-            batch, with its states, at a time.
-        ray_address: of the cluster, as `ray.init` takes it. None: the one that the program has connected to, else one
-            of its own on this machine.
+        cluster: have the workers on the nodes of a Ray cluster, a `treadle.Cluster` (see `docs/scaling.md`): each is
+            given a chunk of a batch, with its states, at a time.
         **kwargs: for the environment.
     """
 
@@ -319,23 +320,17 @@ class ParallelEnv(VectorizedEnv):
         n_workers: int = 8,
         blocking: bool = False,
         *,
-        nodes: int | None = None,
-        ray_address: str | None = None,
+        cluster: Cluster | None = None,
         **kwargs: Any,
     ) -> None:
         self._blocking = blocking
         self._batch_env: BatchEnv | None = None
         self._workers: Workers | None = None
         self._pool_options, kwargs = options.split(kwargs)
-        if nodes is not None:
+        if cluster is not None:
             if (backend := self._pool_options.get("backend", "process")) != "process":
-                raise UsageError(f"backend={backend!r} is for one machine: with nodes= the workers are processes")
-            self._pool_options |= {
-                "backend": nodes_backend(),
-                "placement": Placement(nodes, None, ray_address, shared=True),
-            }
-        elif ray_address is not None:
-            raise UsageError("ray_address= goes with nodes=")
+                raise UsageError(f"backend={backend!r} is for one machine: with cluster= the workers are processes")
+            self._pool_options |= {"backend": nodes_backend(), "placement": Placement.of(cluster, shared=True)}
         elif self._pool_options.get("backend") is None:
             self._pool_options["backend"] = default_backend(self._pool_options)
         super().__init__(env_class, name, frameskip, autoreset, delay_setup, n_workers, **kwargs)
@@ -440,7 +435,7 @@ def make(id: Any, n_workers: int | str | None = None, *, ray: bool = False, **kw
         id: what `GymPlanEnv` takes as its name.
         n_workers: None: a `GymPlanEnv` in this process. A number: a `ParallelEnv` with so many workers; "auto": as many
             as there are cores.
-        ray: have the workers on all nodes of a Ray cluster, as `nodes` of `ParallelEnv` does on some.
+        ray: have the workers on all nodes of a Ray cluster, as `cluster` of `ParallelEnv` does on some.
         **kwargs: for `ParallelEnv` and the `GymPlanEnv`.
     """
     refuse_misspelt("make", GymPlanEnv, kwargs if n_workers is None else ())  # a ParallelEnv does so itself
@@ -453,5 +448,5 @@ def make(id: Any, n_workers: int | str | None = None, *, ray: bool = False, **kw
             raise UsageError(f"n_workers is a number, 'auto' or None, got {n_workers!r}")
         n_workers = bell.cores()
     if ray:
-        kwargs.setdefault("nodes", ALL)
+        kwargs.setdefault("cluster", Cluster(ALL))
     return ParallelEnv(GymPlanEnv, id, n_workers=n_workers, **kwargs)

@@ -12,6 +12,7 @@ from treadle.program.gym_env import EnvRecipe
 from treadle.wire.messages import Raised
 
 SKIPPED = ("reset", "step")  # phases in which an episode's failure is its own
+WHERE = ("auto", "worker", "caller", "node")  # a policy is asked
 BATCH, BATCH_SECONDS = 64, 0.05  # stored and packed episodes are told of together, but none waits long
 
 Results = list[tuple[int, int, Any]]  # (index, length, what was made); (-1, 0, Pack) stands for several
@@ -69,40 +70,66 @@ class Lost:
     raised: Raised
 
 
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    """Where a policy is asked, and about how many environments at a time.
+
+    Attributes:
+        where: "worker": in each worker process, for its own environments. "caller": here, about all environments that
+            are ready at a time (`docs/inference.md`). "node": once on each node of a cluster. "auto": here (or on each
+            node) if the policy says `batched = True`, has parameters off the CPU, cannot be pickled or is larger than
+            256 MiB, else in the workers; how fast it would be never decides it.
+        batch_size: in the caller: rows to wait for; None: chosen by what is measured.
+        max_wait: in the caller: seconds that a slot waits for others; None: chosen by what is measured.
+        pad_to: in the caller: rows of every batch; short ones are filled. None: they are not.
+        n_action_steps: in the caller: actions of one answer that are played; None: an answer is one action.
+
+    Raises:
+        UsageError: one of them makes no sense.
+    """
+
+    where: str = "auto"
+    batch_size: int | None = None
+    max_wait: float | None = None
+    pad_to: int | None = None
+    n_action_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.where not in WHERE:
+            raise UsageError(f"inference must be 'auto', 'worker', 'caller' or 'node', got {self.where!r}")
+        check_whole(batch_size=self.batch_size, pad_to=self.pad_to, n_action_steps=self.n_action_steps)
+        check_seconds("max_wait", self.max_wait, none=True, zero=True)
+        if self.pad_to is not None and self.batch_size is not None and self.batch_size > self.pad_to:
+            raise UsageError(f"batch_size={self.batch_size} is more than pad_to={self.pad_to} rows")
+
+    @classmethod
+    def of(cls, given: Inference | str) -> Inference:
+        """It, or what a plain string says."""
+        return given if isinstance(given, Inference) else cls(where=given)
+
+
 @dataclass(frozen=True)
-class Asking:
+class Asking(Inference):
     """How a policy in the caller is asked.
 
     Attributes:
         policy: as `collect` takes it.
         num_envs: environments that are played at a time; None: some for each worker.
-        batch_size: rows to wait for; None: chosen by what is measured.
-        patience: seconds that a slot waits for others; None: chosen.
-        pad_to: rows of every batch; short ones are filled. None: they are not.
-        n_action_steps: actions of one answer that are played; None: an answer is one action.
     """
 
     policy: Any
     num_envs: int | None = None
-    batch_size: int | None = None
-    patience: float | None = None
-    pad_to: int | None = None
-    n_action_steps: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises UsageError for numbers that make no sense."""
-        check_whole(num_envs=self.num_envs, batch_size=self.batch_size)
-        check_whole(pad_to=self.pad_to, n_action_steps=self.n_action_steps)
-        check_seconds("patience", self.patience, none=True, zero=True)
-        if self.pad_to is not None and self.batch_size is not None and self.batch_size > self.pad_to:
-            raise UsageError(f"batch_size={self.batch_size} is more than pad_to={self.pad_to} rows")
+        super().__post_init__()
+        check_whole(num_envs=self.num_envs)
         self.check_batch(self.num_envs)
 
     def check_batch(self, count: int | None) -> None:
         """Raises UsageError for batches of more rows than there are environments; None: that is not known yet."""
         if count is not None and (self.batch_size or 0) > count:
             raise UsageError(
-                f"batch_size={self.batch_size} (--batch-size) is more than the {count} environments that are played at "
+                f"batch_size={self.batch_size} is more than the {count} environments that are played at "
                 "a time: give more of them (num_envs=, --num-envs)"
             )
 
@@ -121,7 +148,7 @@ class RolloutRecipe:
         sink: None: episodes are sent to the caller. Else called once in the worker, with (worker slot, observation
             space, action space); the object returned has `add(episode) -> result to send instead`, and `close()`.
         fresh_env: build a new environment for each episode.
-        reset_options: what the reset of each episode is given as `options`; see `treadle.sample.collect.collect`.
+        reset_options: what the reset of each episode is given as `options`; see `treadle.sample.run.Run`.
         asking: how the policy is asked in the caller; None: it is asked in the workers.
         packs: are small episodes sent together, as a `Pack`? Then who hands them on need not read them.
     """

@@ -32,7 +32,7 @@ def recipe_parts(
 ) -> tuple[dict[str, Any], tuple[Any, ...], tuple[str, ...]]:
     """What an environment is built with, as it is kept. Raises UsageError for anything else."""
     if kwargs and not isinstance(kwargs, Mapping):
-        raise UsageError(f"kwargs (env_kwargs) are a dict of the environment's arguments, got {kwargs!r}")
+        raise UsageError(f"env_kwargs are a dict of the environment's arguments, got {kwargs!r}")
     return (
         dict(kwargs or {}),
         several("wrappers", wrappers, callable, "callables"),

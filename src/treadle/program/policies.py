@@ -173,7 +173,8 @@ def build_actor(policy: Any, observation_space: gym.Space, action_space: gym.Spa
     if len(set(map(id, made))) < rows:
         raise UsageError(
             f"the policy {name} has a reset that takes no `row`, so one object cannot act for {rows} environments at "
-            "once: give a class or factory (one policy is made for each), or a reset(row=...), or envs_per_worker=1"
+            "once: give a class or factory (one policy is made for each), or a reset(row=...), or one environment "
+            "a worker"
         )
     return SeparateActors([PolicyActor(each, *layouts, 1, name) for each in made])
 

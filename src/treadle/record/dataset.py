@@ -124,7 +124,8 @@ def collect_dataset(
         env, policy, run: which episodes, and how workers are run: see `treadle.sample.run.Run`. One of `episodes` and
             `steps` is given. With on_error="skip" what is left out is in the summary's `skipped`; the others are
             numbered without gaps, and each has its index in the run as `episode_index`. The bytes are those of any run
-            that leaves out the same episodes. With nodes, episodes are encoded there, and their bytes written here.
+            that leaves out the same episodes. With a cluster, episodes are encoded on its nodes, and their bytes
+            written here.
         out: the directory; `MINARI_DATASETS_PATH` for loading. It holds one run.
         name: of the dataset, "reach-weak" or "reach-weak-v1", which Minari loads as "treadle/reach-weak-v1"; None: made
             of the environment's name, with its file's before it where it is named by one, and the policy's. A run that
@@ -141,7 +142,7 @@ def collect_dataset(
             if it were fewer.
         shard: "i/n": make only the episodes i, i + n, i + 2n, ... of the `episodes`, for machines that know nothing of
             one another; `merge_shards` puts the n directories together, with the bytes of a run without.
-        shared_out: with nodes: `out` is a folder that all of them see, so each writes there what it has made.
+        shared_out: with a cluster: `out` is a folder that all its nodes see, so each writes there what it has made.
         command: what the summary says made the dataset.
         watch: called with the standing of the run, at most ten times a second.
         progress: as for `collect`.
@@ -196,7 +197,7 @@ def collect_dataset(
             had, left_out = place.recover(), [] if retry_skipped else place.skipped()
         for warning in checked.warnings:
             log.warning("%s", warning)
-        sends = made.nodes is not None and not shared_out
+        sends = made.cluster is not None and not shared_out
         sink = partial(PartWriter, str(place.parts), infos=made.infos, send=sends)
         going = _Going(place, made, replace(made.recipe, sink=sink), part, env_name(made.recipe.env.env), name)
         shown = Progress(progress)
@@ -281,7 +282,7 @@ class _Going:
             schedule, recipe=self._recipe, failures=self._failures, keep=self._place.keep_failure, tell=tell
         )
         # how long a cluster takes to start says nothing of the rate
-        self._start = began if run.nodes is None else perf_counter()
+        self._start = began if run.cluster is None else perf_counter()
         self._starting = self._start - began
         self._spec = _limited(self._collection.pool.descriptions[0].metadata["spec"], self._recipe.max_steps)
 

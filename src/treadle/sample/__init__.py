@@ -10,6 +10,7 @@ HOME = homes(
     {
         ".play.episode": "Episode",
         "failed": "CollectionFailed",
+        "run": "Run",
         "evaluate": "compare Comparison Evaluation",
     }
 )

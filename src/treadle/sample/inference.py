@@ -13,69 +13,52 @@ from typing import Any
 from treadle import pickling
 from treadle.checks import check_whole
 from treadle.errors import UsageError
-from treadle.play.recipe import Asking
+from treadle.play.recipe import Asking, Inference
 
 log = logging.getLogger("treadle")
 
-INFERENCE = ("auto", "worker", "caller", "node")
-OPTIONS = ("batch_size", "patience", "pad_to", "n_action_steps")  # of a policy in the caller
 LARGE = 256 << 20  # bytes from which on a policy is not sent to the workers
 ENVS_PER_WORKER = 8  # environments a worker plays for a policy in the caller, unless somebody says how many
 
 
 def asking_of(
-    policy: Any,
-    inference: str,
-    num_envs: int | None,
-    workers: int | str,
-    envs_per_worker: int,
-    options: dict[str, Any],
-) -> tuple[Asking | None, int | str]:
-    """How the policy is asked in the caller (None: it is asked in the workers), and with how many workers.
+    policy: Any, given: Inference | str, num_envs: int | None, workers: int | str
+) -> tuple[Asking | None, int | str, int]:
+    """How the policy is asked in the caller (None: it is asked in the workers), with how many workers, and about how
+    many environments each worker asks it.
 
     Args:
         policy: as `collect` takes it.
-        inference: "worker", "caller" or "auto": by what the policy is (`asked_in_caller`).
-        num_envs: environments that are played at a time; None: `envs_per_worker` a worker, or `ENVS_PER_WORKER` for a
-            policy in the caller.
+        given: where, "auto": by what the policy is (`asked_in_caller`).
+        num_envs: environments that are played at a time; None: one a worker, or `ENVS_PER_WORKER` for a policy in the
+            caller.
         workers: how many, or "auto".
-        options: of which those in `OPTIONS` are taken out.
 
     Raises:
         UsageError: contradictory arguments.
     """
-    if inference not in INFERENCE:
-        raise UsageError(f"inference must be 'auto', 'worker', 'caller' or 'node', got {inference!r}")
+    inference = Inference.of(given)
     check_whole(num_envs=num_envs)
-    own = {name: given for name in OPTIONS if (given := options.pop(name, None)) is not None}
     nobody = policy is None or (isinstance(policy, str) and policy == "random")
     why = None
-    if inference == "auto" and not nobody:
+    if inference.where == "auto" and not nobody:
         why = asked_in_caller(policy)
         if why is not None:
             log.info("the policy is asked in the caller (inference='caller'): %s", why)
-    if inference in ("caller", "node") or why is not None:  # on a node: in the process that is the caller there
+    # on a node: in the process that is the caller there
+    if inference.where in ("caller", "node") or why is not None:
         if nobody:
             raise UsageError("random actions are drawn in the workers: inference='caller' is for a policy")
-        if envs_per_worker != 1:
-            raise UsageError(
-                "envs_per_worker is for a policy in the workers; num_envs says how many are played at once"
-            )
-        return Asking(policy, num_envs, **own), workers
-    if own:
-        raise UsageError(f"{next(iter(own))} is for a policy that is asked in the caller: give inference='caller', too")
-    if num_envs is None:
-        return None, workers
-    if workers == "auto":
-        if num_envs % envs_per_worker:
-            raise UsageError(f"num_envs={num_envs} is no multiple of envs_per_worker={envs_per_worker}")
-        return None, num_envs // envs_per_worker
-    if num_envs != int(workers) * envs_per_worker:
+        return Asking(policy, num_envs, **vars(inference)), workers, 1
+    if own := [name for name, value in vars(inference).items() if name != "where" and value is not None]:
         raise UsageError(
-            f"num_envs={num_envs}, but {workers} workers with {envs_per_worker} environments each play "
-            f"{int(workers) * envs_per_worker}: leave one of the numbers out"
+            f"{own[0]} is for a policy that is asked in the caller: Inference(where='caller', {own[0]}=...)"
         )
-    return None, workers
+    if num_envs is None or workers == "auto":
+        return None, num_envs or workers, 1
+    if num_envs % int(workers):
+        raise UsageError(f"num_envs={num_envs} is no multiple of workers={workers}: each plays as many as the others")
+    return None, workers, num_envs // int(workers)
 
 
 def asked_in_caller(policy: Any) -> str | None:

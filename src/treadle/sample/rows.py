@@ -71,7 +71,7 @@ class Rows:
             pad_to=asking.pad_to,
             n_action_steps=asking.n_action_steps,
         )
-        self._former = BatchFormer(self._seats, source.workers, asking.batch_size, asking.patience, asking.pad_to)
+        self._former = BatchFormer(self._seats, source.workers, asking.batch_size, asking.max_wait, asking.pad_to)
         assert pool.memory.rows is not None  # such a pool has rows
         self._rows = SlotRows(pool.memory.rows, pool.by_slot, cast=True)
         self._playing: dict[int, int] = {}

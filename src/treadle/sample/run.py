@@ -16,8 +16,8 @@ from gymnasium.envs.registration import EnvSpec
 from treadle import seeding
 from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError
-from treadle.nodes.placing import Placement
-from treadle.play.recipe import ResetOptions, RolloutRecipe
+from treadle.nodes.placing import Cluster, Placement
+from treadle.play.recipe import Inference, ResetOptions, RolloutRecipe
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.collection import Collection
 from treadle.sample.inference import asking_of
@@ -28,7 +28,6 @@ from treadle.sample.streams import collection
 from treadle.worker.options import StartKeywords, check_names
 
 LISTED = "a list"  # what `Run.as_json` says of reset options that are no function
-NODE_OPTIONS = ("cpus_per_node", "ray_address")  # keyword arguments that go with nodes=
 
 
 class EpisodeKeywords(StartKeywords, total=False):
@@ -37,16 +36,9 @@ class EpisodeKeywords(StartKeywords, total=False):
     backend: str | None
     on_failure: str
     workers: int | str
-    envs_per_worker: int
     num_envs: int | None
-    inference: str
-    batch_size: int | None
-    patience: float | None
-    pad_to: int | None
-    n_action_steps: int | None
-    nodes: int | None
-    cpus_per_node: int | None
-    ray_address: str | None
+    inference: Inference | str
+    cluster: Cluster | None
     max_episode_steps: int | None
     env_kwargs: Mapping[str, Any] | None
     wrappers: Sequence[Callable[[gym.Env], gym.Env]]
@@ -80,15 +72,12 @@ class Run:
         seed: the run's root seed.
         workers: worker processes, or "auto": one a core, and more where environments wait (`docs/inference.md`); of
             threads one an environment, or 8 a core. No more are started than there are episodes to make.
-        envs_per_worker: environments each worker plays at once; the policy sees batches of exactly so many rows.
-        num_envs: environments that are played at a time. None: `envs_per_worker` a worker, or 8 a worker for a policy
-            in the caller.
-        inference: where the policy is asked. "worker": in each worker process, for its own environments. "caller":
-            here, about all environments that are ready at a time (`docs/inference.md`). "node": once on each node of a
-            cluster. "auto": here if the policy says `batched = True`, has parameters off the CPU, cannot be pickled or
-            is larger than 256 MiB, else in the workers; how fast it would be never decides it.
-        nodes: play on so many nodes of a Ray cluster (`docs/scaling.md`), each with a pool of workers of its own;
-            cpus_per_node=N gives each N CPUs and workers, ray_address= says where the cluster is.
+        num_envs: environments that are played at a time, of each node where there are several. A policy in the workers
+            sees batches of exactly `num_envs` / `workers` rows. None: one a worker, or 8 a worker for a policy in the
+            caller.
+        inference: where the policy is asked: a `treadle.Inference`, or what its `where` is: "auto", "worker", "caller"
+            or "node".
+        cluster: play on the nodes of a Ray cluster, each with a pool of workers of its own: a `treadle.Cluster`.
         max_episode_steps: cut longer episodes (truncated).
         env_kwargs: for `gymnasium.make`, or the callable.
         wrappers: applied to each environment, in order.
@@ -97,10 +86,10 @@ class Run:
         fresh_env: build a new environment for every episode (for those that carry something over).
         reset_options: of episode i: `reset_options(i)`, or the i-th of a sequence (which begins again at its end): a
             dict that the environment's reset gets as `options`, or None.
-        on_error: "stop": an episode that fails ends the run. "skip": it is left out, with a warning, when it fails in
-            its reset or step (after it was tried once more in a new environment), or costs three fresh workers their
-            lives or their time (what a dead worker had begun goes first to a fresh one, which plays each by itself).
-            What a policy or a constructor raises always ends the run.
+        on_error: what an episode that fails leads to. "raise": it ends the run. "skip": it is left out, with a warning,
+            when it fails in its reset or step (after it was tried once more in a new environment), or costs three fresh
+            workers their lives or their time (what a dead worker had begun goes first to a fresh one, which plays each
+            by itself). What a policy or a constructor raises always ends the run.
         max_skipped: with "skip": how many episodes may be left out, as a number or as a share (0.1) of them; None: 5 %,
             and at least 3 as for every share. More of them, or all of the first ten, end the run.
         pool: how workers are run, by the names of `treadle.worker.options.PoolOptions`, such as backend, start_method
@@ -109,9 +98,6 @@ class Run:
             action of the policy) is killed and its episode made again by another. Dead workers are replaced as often
             as it takes; max_restarts=N allows N replacements a worker in ten minutes, on_failure="raise" none, and
             with on_failure="drop" the other workers go on without the dead one.
-            For a policy in the caller `of` takes besides: batch_size=ROWS to wait for and patience=SECONDS that one
-            waits for others (None: chosen by what is measured), pad_to=ROWS of every batch, n_action_steps=STEPS that
-            are played of each answer.
         recipe: how a worker is set up for it.
         skipping: what becomes of an episode that fails.
         count: how many workers; None: that is decided when they start.
@@ -123,10 +109,9 @@ class Run:
     steps: int | None = None
     seed: int = 0
     workers: int | str = "auto"
-    envs_per_worker: int = 1
     num_envs: int | None = None
-    inference: str = "auto"
-    nodes: int | None = None
+    inference: Inference | str = "auto"
+    cluster: Cluster | None = None
     max_episode_steps: int | None = None
     env_kwargs: Mapping[str, Any] | None = None
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = ()
@@ -134,7 +119,7 @@ class Run:
     infos: bool = True
     fresh_env: bool = False
     reset_options: ResetOptions = None
-    on_error: str = "stop"
+    on_error: str = "raise"
     max_skipped: int | float | None = None
     pool: dict[str, Any] = field(default_factory=dict)
     recipe: RolloutRecipe = field(init=False)
@@ -161,16 +146,14 @@ class Run:
         if self.episodes is not None and self.steps is not None:
             raise UsageError("give either episodes or steps, not both")
         check_whole(episodes=self.episodes, steps=self.steps, max_episode_steps=self.max_episode_steps)
-        check_whole(none=False, envs_per_worker=self.envs_per_worker)
         if not isinstance(self.workers, str):
             check_workers(self.workers, none=False)
         elif self.workers != "auto":
             raise UsageError(f"workers must be 'auto' or a whole number of at least 1, got {self.workers!r}")
         check_root(self.seed)
         skipping, pool = Skipping.of(self.on_error, self.max_skipped), dict(self.pool)
-        place = _placement(self.nodes, self.inference, pool)
-        rows = self.envs_per_worker
-        asking, workers = asking_of(self.policy, self.inference, self.num_envs, self.workers, rows, pool)
+        self._check_place()
+        asking, workers, rows = asking_of(self.policy, self.inference, self.num_envs, self.workers)
         recipe = RolloutRecipe(
             EnvRecipe.of(env_of(self.env), self.env_kwargs, self.wrappers, self.imports),
             self.policy,
@@ -181,12 +164,22 @@ class Run:
             reset_options=self.reset_options,
             asking=asking,
         )
-        pool |= {} if place is None else {"placement": place}
+        pool |= {} if self.cluster is None else {"placement": Placement.of(self.cluster)}
         count = None if workers == "auto" else int(workers)
         # NumPy's numbers are no JSON
         numbers = {"episodes": _int(self.episodes), "steps": _int(self.steps), "seed": int(self.seed)}
         for name, value in {"recipe": recipe, "skipping": skipping, "pool": pool, "count": count, **numbers}.items():
             object.__setattr__(self, name, value)
+
+    def _check_place(self) -> None:
+        where = Inference.of(self.inference).where
+        if self.cluster is not None and where == "caller":
+            raise UsageError(
+                "inference='caller' with a cluster would send every observation of every step to one process and back, "
+                "which takes longer than the steps: give inference='node' (asked once on each node) or 'worker'"
+            )
+        if self.cluster is None and where == "node":
+            raise UsageError("inference='node' asks a policy once for each node: it goes with cluster= (--nodes)")
 
     def __eq__(self, other: object) -> bool:
         return self.as_json() == other.as_json() if isinstance(other, Run) else NotImplemented
@@ -201,7 +194,7 @@ class Run:
             "episodes": self.episodes,
             "steps": self.steps,
             "seed": self.seed,
-            "envs_per_worker": recipe.rows,
+            "rows": recipe.rows,
             "max_episode_steps": recipe.max_steps,
             "env_kwargs": json.loads(json.dumps(recipe.env.kwargs, default=lambda each: type(each).__qualname__)),
             "wrappers": [reference_of(wrapper) for wrapper in recipe.env.wrappers],
@@ -249,21 +242,3 @@ def check_root(seed: int) -> None:
 
 def _int(number: int | None) -> int | None:
     return None if number is None else int(number)
-
-
-def _placement(nodes: int | None, inference: str, options: dict[str, Any]) -> Placement | None:
-    """Where the nodes are, of options from which what belongs to it is taken; None: there are none. Raises UsageError
-    for what cannot be meant."""
-    own = {name: given for name in NODE_OPTIONS if (given := options.pop(name, None)) is not None}
-    if nodes is not None and inference == "caller":
-        raise UsageError(
-            "inference='caller' with nodes would send every observation of every step to one process and back, which "
-            "takes longer than the steps: give inference='node' (asked once on each node) or 'worker'"
-        )
-    if nodes is not None:
-        return Placement(nodes, own.get("cpus_per_node"), own.get("ray_address"))
-    if own:
-        raise UsageError(f"{(name := next(iter(own)))}= (--{name.replace('_', '-')}) goes with nodes= (--nodes)")
-    if inference == "node":
-        raise UsageError("inference='node' asks a policy once for each node: it goes with nodes=")
-    return None

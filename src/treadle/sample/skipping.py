@@ -104,10 +104,10 @@ class Skipping:
     @classmethod
     def of(cls, on_error: str, max_skipped: int | float | None) -> Skipping:
         """The arguments as users give them. Raises UsageError."""
-        if on_error not in ("stop", "skip"):
-            raise UsageError(f"on_error is 'stop' or 'skip', got {on_error!r}")
+        if on_error not in ("raise", "skip"):
+            raise UsageError(f"on_error is 'raise' or 'skip', got {on_error!r}")
         if max_skipped is not None:
-            if on_error == "stop":
+            if on_error == "raise":
                 raise UsageError("max_skipped is for on_error='skip' (--on-error skip) only")
             whole = isinstance(max_skipped, int) and not isinstance(max_skipped, bool) and max_skipped >= 0
             if not whole and not (isinstance(max_skipped, float) and 0 < max_skipped < 1):

@@ -16,13 +16,13 @@ import numpy as np
 
 from treadle import pickling, seeding
 from treadle.errors import ClosedPool, UsageError, WorkerError
-from treadle.play.recipe import Asking
+from treadle.play.recipe import Asking, Inference
 from treadle.program.ids import own_registrations
 from treadle.program.policies import policy_name
 from treadle.progress import Progress, Standing
 from treadle.sample.evaluate import Evaluation, Score, evaluation_of, score_of
 from treadle.sample.growth import Growth
-from treadle.sample.inference import OPTIONS, asking_of
+from treadle.sample.inference import asking_of
 from treadle.sample.run import check_root
 from treadle.sample.schedule import Schedule
 from treadle.samplers.agents import is_parameters
@@ -41,7 +41,6 @@ from treadle.wire.broadcast import Broadcast
 from treadle.worker.options import MOST_WORKERS, NAMES, check_names
 
 SCHEDULES = ("arrival", "deterministic")
-POOL_OPTIONS = NAMES - {"backend"} | set(OPTIONS)
 MESSAGES = 8  # what is wanted comes in so many messages of each worker, where rollouts are small
 
 
@@ -69,11 +68,11 @@ class PoolSampler(Sampler):
         on_failure: str | None = None,
         max_restarts: int = 3,
         progress: bool | None = None,
-        inference: str = "worker",
+        inference: Inference | str = "worker",
         num_envs: int | None = None,
         **pool_options: Any,
     ) -> None:
-        check_names(type(self), pool_options, POOL_OPTIONS)
+        check_names(type(self), pool_options, NAMES - {"backend"})
         agents, envs, worker_factory = _positions(args, agents, envs, worker_factory)
         if worker_factory is None:
             if max_episode_length is None:
@@ -108,11 +107,13 @@ class PoolSampler(Sampler):
         self._base = 0  # rollouts that earlier samplings have used, in the deterministic schedule
         self._versions, self._buffers = Versions(allow_stale), ResultBuffers()
         self.total_env_steps = 0
-        asking, _ = asking_of(self._agents[0], inference, num_envs, worker_factory.n_workers, 1, pool_options)
-        if asking is not None and (inference == "node" or self.backend == "ray"):
+        asking, _, rows = asking_of(self._agents[0], inference, num_envs, worker_factory.n_workers)
+        if rows != 1:
+            raise UsageError(f"num_envs={num_envs}, but each of {worker_factory.n_workers} workers plays one at a time")
+        if asking is not None and (asking.where == "node" or self.backend == "ray"):
             raise UsageError(
                 "a sampler's agent is asked in its workers, or, on one machine, in the caller (inference='caller'); "
-                "treadle.collect(nodes=..., inference='node') asks a policy once a node"
+                "treadle.collect(cluster=..., inference='node') asks a policy once a node"
             )
         pool_options |= {"backend": self.backend, "placement": self._placement}
         self._here = None if asking is None else self._asked_here(asking, allow_stale, pool_options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from treadle.nodes import backend
-from treadle.nodes.placing import ALL, Placement
+from treadle.nodes.placing import ALL, Cluster, Placement
 from treadle.samplers.pool_sampler import PoolSampler
 
 
@@ -20,9 +20,9 @@ class RaySampler(PoolSampler):
         agents, envs, worker_factory and those after it: as for `MultiprocessingSampler`; what belongs to this process
             alone (a queue of multiprocessing, say) cannot go to a node. `n_workers` is as many as cores of this machine
             where nothing else is said: say how many the cluster has.
-        ray_address: of the cluster, as `ray.init` takes it. None: the one that the program has connected to by itself;
-            else one of its own on this machine, from the construction to `shutdown_worker`. A cluster that the program
-            has connected to is never shut down.
+        cluster: a `treadle.Cluster`: at most so many of its nodes are used. None: all of the cluster that the program
+            has connected to by itself; else one of its own on this machine, from the construction to `shutdown_worker`.
+            A cluster that the program has connected to is never shut down.
 
     Raises:
         As `MultiprocessingSampler`; MissingExtra without Ray; UsageError when the address does not answer, or a node
@@ -30,9 +30,8 @@ class RaySampler(PoolSampler):
     """
 
     default_on_failure = "drop"
-    nodes = ALL  # at most so many are used
 
-    def __init__(self, *args: Any, ray_address: str | None = None, **options: Any) -> None:
+    def __init__(self, *args: Any, cluster: Cluster | None = None, **options: Any) -> None:
         self.backend = backend()
-        self._placement = Placement(self.nodes, address=ray_address, shared=True)
+        self._placement = Placement.of(Cluster(ALL) if cluster is None else cluster, shared=True)
         super().__init__(*args, **options)

@@ -138,7 +138,7 @@ class GymTaskSampler(TaskSampler):
         seed: where tasks without end begin: the first one's reset gets it, the others go on from there.
         options: for every reset.
         task_info: for every task; "seed" is added where it is known.
-        kwargs, wrappers, imports: for building the environment, as `VectorEnv` takes them.
+        env_kwargs, wrappers, imports: for building the environment, as `VectorEnv` takes them.
         mp_ctx: taken and not used, so that the class itself can be the `make_sampler_fn` of a vector.
     """
 
@@ -152,7 +152,7 @@ class GymTaskSampler(TaskSampler):
         seed: int | None = None,
         options: dict[str, Any] | None = None,
         task_info: dict[str, Any] | None = None,
-        kwargs: dict[str, Any] | None = None,
+        env_kwargs: dict[str, Any] | None = None,
         wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
         imports: Sequence[str] = (),
         mp_ctx: Any = None,
@@ -163,7 +163,7 @@ class GymTaskSampler(TaskSampler):
         self._seeds = None if seeds is None else list(seeds)
         for each in (seed, *(self._seeds or ())):
             check_seed(each)
-        self.env = EnvRecipe.of(env, kwargs, wrappers, imports).build()
+        self.env = EnvRecipe.of(env, env_kwargs, wrappers, imports).build()
         made = sensors(self.env) if callable(sensors) else sensors
         made = sensors_of(self.env) if made is None else made
         self._suite = made if isinstance(made, SensorSuite) else SensorSuite(made)

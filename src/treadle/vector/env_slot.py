@@ -154,7 +154,7 @@ def slots_of(
     num_envs: int | None,
     on_end: OnEnd,
     *,
-    kwargs: dict[str, Any] | None = None,
+    env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
     imports: Sequence[str] = (),
 ) -> list[partial[EnvSlot]]:
@@ -173,6 +173,6 @@ def slots_of(
     registrations = own_registrations()
 
     def factory(env: Any, slot: int) -> partial[EnvSlot]:
-        return partial(EnvSlot, EnvRecipe.of(env, kwargs, wrappers, imports), on_end, slot, registrations)
+        return partial(EnvSlot, EnvRecipe.of(env, env_kwargs, wrappers, imports), on_end, slot, registrations)
 
     return [factory(env, slot) for slot, env in enumerate(each)]

@@ -64,7 +64,7 @@ class VectorEnv(SlotCalls):
         copy: taken for the sake of Gymnasium. With False, too, every batch is the caller's to keep.
         infos: "gymnasium" or "legacy"; see `treadle.vector.infos`. "legacy" goes with SAME_STEP only.
         observation_mode: "same", "different" or (batched space, single space), as in Gymnasium.
-        kwargs, wrappers, imports: for building every environment: keyword arguments, wrappers to apply in order,
+        env_kwargs, wrappers, imports: for building every environment: keyword arguments, wrappers to apply in order,
             modules to import first.
         backend: "process", "thread" or "serial" (all in the caller). None: "process"; on other systems than Linux see
             README.
@@ -91,7 +91,7 @@ class VectorEnv(SlotCalls):
         copy: bool = True,
         infos: str = "gymnasium",
         observation_mode: ObservationMode = "same",
-        kwargs: dict[str, Any] | None = None,
+        env_kwargs: dict[str, Any] | None = None,
         wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
         imports: Sequence[str] = (),
         backend: str | None = None,
@@ -107,7 +107,7 @@ class VectorEnv(SlotCalls):
         self.autoreset_mode = _mode(autoreset_mode, style)
         check_mode(observation_mode)
         on_end = OnEnd(self.autoreset_mode.value)
-        slots = slots_of(envs, num_envs, on_end, kwargs=kwargs, wrappers=wrappers, imports=imports)
+        slots = slots_of(envs, num_envs, on_end, env_kwargs=env_kwargs, wrappers=wrappers, imports=imports)
         guarded = pool.step_timeout is not None or on_failure is not None or pool.wears
         shares = _shares(slots, pool, workers, inline, guarded)
         engine, lockstep, spaces = _start(slots, shares, pool, observation_mode)

@@ -42,7 +42,7 @@ def make_vec(env: EnvLike, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
         **kwargs: the options of `VectorEnv` by name (workers="auto", inline="auto", autoreset_mode=None, copy=True,
             infos="gymnasium", wrappers=(), backend=None, step_timeout=None, ...); everything else goes to the
             environment's constructor. For an argument of the constructor that has an option's name, use
-            kwargs={...}.
+            env_kwargs={...}.
 
     Raises: what `VectorEnv` raises. Where the constructor refuses an argument whose name is nearly an option's,
         StartupRefused says so.
@@ -72,10 +72,12 @@ def _made(env: EnvLike, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
                 "and options are given by name"
             )
         if text:
-            raise UsageError(f"{text}. (For an argument of the environment's constructor: kwargs={{{name!r}: ...}})")
+            raise UsageError(
+                f"{text}. (For an argument of the environment's constructor: env_kwargs={{{name!r}: ...}})"
+            )
     options = {name: value for name, value in kwargs.items() if name in OPTIONS}
     own = {name: value for name, value in kwargs.items() if name not in OPTIONS}
-    options["kwargs"] = {**own, **recipe_parts(options.get("kwargs"), (), ())[0]}
+    options["env_kwargs"] = {**own, **recipe_parts(options.get("env_kwargs"), (), ())[0]}
     return VectorEnv(env, num_envs, **options)
 
 

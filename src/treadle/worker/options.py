@@ -181,8 +181,12 @@ def check_names(face: Callable[..., Any], given: Iterable[str], taken: Collectio
         if name not in taken:
             if text := gone.instead(f"{name}="):
                 raise NoSuchOption(text)
-            near = difflib.get_close_matches(name, {*taken, *arguments_of(face)}, 1)
-            hint = f"; did you mean {near[0]}=?" if near else ""
+            written = {each: f"{each}=" for each in (*taken, *arguments_of(face))}
+            inside = {each: how for each in gone.FIELDS if (how := gone.field_of(each, written))}
+            if name in inside:
+                raise NoSuchOption(f"{face.__name__}() takes {name} in an object: {inside[name]}")
+            near = difflib.get_close_matches(name, written | inside, 1)
+            hint = f"; did you mean {(written | inside)[near[0]]}?" if near else ""
             raise NoSuchOption(f"{face.__name__}() got an unexpected keyword argument {name!r}{hint}")
 
 
