@@ -69,7 +69,7 @@ def tell(waiting: JointRequest, event: Event) -> None:
             tag.fail(event.error, [call for call in event.calls if call.tag is tag])
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class JointRequest:
     """Attributes:
     op, block, slots: what was asked, where rows go (-1: nowhere), of which slots.

@@ -221,9 +221,8 @@ class PartialBatches:
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def _noted(self, event: Event) -> None:
-        with Later():
-            tell(self._nobody, event)
-            self._heard.append(event)  # until `poll` has returned it is not carried out what becomes of a dead worker
+        tell(self._nobody, event)
+        self._heard.append(event)  # until `poll` has returned it is not carried out what becomes of a dead worker
 
     def _settle(self) -> None:
         """Carry out what was heard."""
