@@ -30,8 +30,8 @@ from .record.shards import merge_shards as merge_shards
 from .replays.replay import replay as replay
 from .repro import last_failure as last_failure
 from .sample.collect import collect as collect
-from .sample.evaluate import compare as compare
-from .sample.evaluate import evaluate as evaluate
+from .sample.scores import compare as compare
+from .evaluation.evaluate import evaluate as evaluate
 from .sample.failed import CollectionFailed as CollectionFailed
 from .sample.run import Run as Run
 from .samplers.workers_lost import WorkersLost as WorkersLost

@@ -31,6 +31,7 @@ class Standing:
         return_sum: of the episodes that this run made itself, `made` of them.
         under_way: steps so far of episodes that are not finished, as far as is known.
         of_episodes, of_steps: what is wanted; one of them is None, or both.
+        result: what an evaluation says so far; "": the mean return is told.
     """
 
     of_episodes: int | None = None
@@ -41,6 +42,7 @@ class Standing:
     made_steps: int = 0
     return_sum: float = 0.0
     under_way: int = 0
+    result: str = ""
 
     @property
     def share(self) -> float:
@@ -67,7 +69,7 @@ def line(now: Standing, seconds: float, share_before: float = 0.0) -> str:
     else:
         done = f"{now.all_steps:,} of {now.of_steps:,} steps, {episodes}" if now.of_steps else f"{episodes}, {steps}"
     rate = (now.made_steps + now.under_way) / seconds if seconds > 0 else 0.0
-    mean = f", mean return {now.mean_return:,.2f}" if now.made else ""
+    mean = f", {now.result or f'mean return {now.mean_return:,.2f}'}" if now.made else ""
     gained = now.share - share_before
     left = f", {duration(seconds * (1 - now.share) / gained)} left" if gained > 0 else ""
     return f"{done}, {rate:,.0f} steps/s{left}{mean}"  # a narrow terminal cuts its end

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import ZOO, one_line, treadle
+from command import ZOO, one_line, started, treadle, until
 
 from treadle.cli.failures import KEPT
 
@@ -139,3 +139,35 @@ def test_a_success_key_that_no_info_has_is_told() -> None:
     done = treadle("eval", "CartPole-v1", "--episodes", 2, "--success-key", "won", "--json", "--workers", 1)
     assert done.returncode == 0
     assert "'won'" in one_line(done.stderr)
+
+
+def told(out: Path) -> list[dict]:
+    """The lines of an evaluation, without what depends on the machine."""
+    lines = map(json.loads, (out / "episodes.jsonl").read_text().splitlines())
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def test_a_killed_evaluation_is_resumed(tmp_path: Path) -> None:
+    play = ("eval", f"{ZOO}:Walk", "--episodes", 4000, "--quiet", "--out")
+    out, whole = tmp_path / "parted", tmp_path / "whole"
+    process = started(*play, out, "--workers", 2)
+    until(
+        lambda: (out / "episodes.jsonl").exists() and (out / "episodes.jsonl").read_bytes().count(b"\n") > 20, process
+    )
+    process.kill()
+    process.communicate()
+    assert len(told(out)) < 4000
+    done = treadle(*play, out, "--workers", 1, "--resume")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert treadle(*play, whole, "--workers", 2).returncode == 0
+    assert told(out) == told(whole)
+    assert (out / "steps.hdf5").read_bytes() == (whole / "steps.hdf5").read_bytes()
+
+
+def test_what_was_finished_is_printed_whatever_ends_it(tmp_path: Path) -> None:
+    done = treadle("eval", f"{ZOO}:Raises", "--episodes", 30, "--workers", 1, "--out", tmp_path / "out")
+    assert (done.returncode, "ValueError: the motor is hot" in one_line(done.stderr)) == (1, True)
+    assert "of 30 episodes were finished and are kept in" in done.stdout
+    refused = treadle("eval", "CartPole-v1", "--out", tmp_path / "two", "--against", "random")
+    assert refused.returncode == 2
+    assert "--out keeps the evaluation of one policy" in one_line(refused.stderr)

@@ -10,11 +10,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from treadle.evaluation.evaluate import evaluate
 from treadle.record.dataset import Stored, collect_dataset
 from treadle.record.run_directory import SUMMARY
 from treadle.record.shards import merge_shards
 from treadle.record.summary import Summary, busy, read_summary, rows_of, size, slow_policy
-from treadle.sample.evaluate import evaluate, wilson
+from treadle.sample.scores import wilson
 
 
 def test_a_stored_run_is_a_line_and_a_table(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ import pytest
 
 from treadle import seeding
 from treadle.errors import StartupFailed, UsageError
+from treadle.evaluation.evaluate import evaluate
 from treadle.play import player
 from treadle.play.episode import Episode
 from treadle.record.dataset import collect_dataset
 from treadle.sample import streams
 from treadle.sample.collect import collect
-from treadle.sample.evaluate import evaluate
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import WINDOW, Schedule
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from treadle.errors import UsageError
+from treadle.evaluation.evaluate import evaluate
 from treadle.sample.collect import collect
-from treadle.sample.evaluate import bootstrap, compare, evaluate
+from treadle.sample.scores import bootstrap, compare
 
 
 def left(observations: np.ndarray) -> np.ndarray:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from treadle import seeding
+from treadle.evaluation.evaluate import evaluate
 from treadle.play.episode import Episode
 from treadle.pool import calls
 from treadle.sample import streams
 from treadle.sample.collect import collect
-from treadle.sample.evaluate import evaluate
 from treadle.sample.failed import CollectionFailed
 
 HANGING = 5  # the episode that hangs

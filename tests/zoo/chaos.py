@@ -41,6 +41,7 @@ from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 
 from treadle.errors import TaskRaised
+from treadle.evaluation.evaluate import evaluate
 from treadle.nodes import worker
 from treadle.nodes.placing import Cluster
 from treadle.plan import GymPlanEnv, ParallelEnv
@@ -48,7 +49,6 @@ from treadle.pool import failure
 from treadle.progress import print_table
 from treadle.sample import skipping
 from treadle.sample.collect import collect
-from treadle.sample.evaluate import evaluate
 from treadle.samplers.default_worker import DefaultWorker
 from treadle.samplers.multiprocessing_sampler import MultiprocessingSampler
 from treadle.samplers.pool_sampler import PoolSampler

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from treadle.cli import failures
 from treadle.cli.options import Eval
 from treadle.cli.process import load_files, own_stdout
-from treadle.progress import print_table
+from treadle.errors import UsageError
+from treadle.evaluation.evaluate import evaluate
+from treadle.progress import print_table, printable
+from treadle.record.making import Interrupted
 from treadle.record.summary import as_json, asked
-from treadle.sample.evaluate import SCORE_HEADER, Comparison, Evaluation, compare, evaluate
 from treadle.sample.failed import CollectionFailed
+from treadle.sample.scores import SCORE_HEADER, Comparison, Evaluation, compare
+from treadle.sample.skipping import NAMED, grouped
 
 SHOWN = 50  # episodes in the table; --json has all
 
@@ -19,14 +25,22 @@ SHOWN = 50  # episodes in the table; --json has all
 def run(options: Eval) -> int:
     """Evaluate, print what came of it, and return the exit code."""
     options.arguments()
+    if options.against is not None and options.out is not None:
+        raise UsageError("--out keeps the evaluation of one policy: give --against its own command, with another --out")
+    command = shlex.join(["treadle", *options.words])
     with own_stdout(options.json) as out:
         load_files(options.words)
         try:
-            first = _play(options, options.policy)
-            second = None if options.against is None else _play(options, options.against, control=True)
+            first = _play(options, options.policy, command)
+            second = None if options.against is None else _play(options, options.against, command, control=True)
         except CollectionFailed as error:
             failures.tell(error, debug=options.debug)
+            _show_part(options, error.stored)
             return failures.FAILED
+        except Interrupted as interrupt:
+            failures.say("interrupted")
+            _show_part(options, interrupt.stored)
+            return failures.CTRL_C
         if options.success_key is not None and first.success is None:
             failures.say(f"no episode's last info has {options.success_key!r} (--success-key): no rate of success")
         compared = compare(first, second, options.seed) if second is not None else None
@@ -39,11 +53,11 @@ def run(options: Eval) -> int:
     return failures.OK
 
 
-def _play(options: Eval, policy: str, control: bool = False) -> Evaluation:
+def _play(options: Eval, policy: str, command: str, control: bool = False) -> Evaluation:
     arguments = {**options.arguments(), "policy": policy}
     if control and policy == "random":  # random actions are drawn in the workers
         arguments |= {"inference": "auto", "num_envs": None}
-    return evaluate(progress=not options.quiet, **arguments)
+    return evaluate(progress=not options.quiet, command=command, **arguments)
 
 
 def _without_timings(told: dict[str, Any]) -> dict[str, Any]:
@@ -52,13 +66,35 @@ def _without_timings(told: dict[str, Any]) -> dict[str, Any]:
     return {name: _without_timings(value) if isinstance(value, dict) else value for name, value in kept.items()}
 
 
+def _show_part(options: Eval, result: Evaluation | None) -> None:
+    """What was finished of a run that was ended, and how it goes on."""
+    if options.json:
+        return
+    if result is None:
+        print("no episode was finished")
+        return
+    _show(result)
+    kept = f" and are kept in {options.out}; the same command with --resume continues" if options.out else ""
+    print(printable(f"{len(result.scores):,} of {options.episodes:,} episodes were finished{kept}"))
+
+
 def _show(result: Evaluation) -> None:
     print_table([score.cells for score in result.scores[:SHOWN]], SCORE_HEADER)
     _rest(result)
     for task, each in result.tasks.items():
         print(f"{task}: {each}")
     _asked(result)
+    for line in grouped(result.left_out):
+        print(f"left out: {printable(line)}")
+    for remark in result.remarks:
+        print(f"note: {remark.text}{_named(remark.episodes)}")
     print(result)
+
+
+def _named(episodes: Sequence[int]) -> str:
+    """The first of the episodes that a remark is about."""
+    some = ", ".join([*map(str, episodes[:NAMED]), *["..."][: len(episodes) - NAMED]])
+    return f" ({some})" if some else ""
 
 
 def _asked(result: Evaluation) -> None:
@@ -68,7 +104,8 @@ def _asked(result: Evaluation) -> None:
 
 
 def _show_pair(result: Comparison) -> None:
-    pairs = list(zip(result.first.scores, result.second.scores, strict=True))
+    others = {score.index: score for score in result.second.scores}
+    pairs = [(score, others[score.index]) for score in result.first.scores if score.index in others]
     rows = [
         (
             str(a.index),

@@ -355,6 +355,12 @@ class Eval(PlayCommand):
     line of its own. The result is the same for any number of workers. ENV, --policy and the seed are explained in:
     treadle collect --help.
 
+      treadle eval reach.py:make --policy my_policy.py:act --out result --on-error skip
+
+    KEPT. With --out every finished episode is a line of DIR/episodes.jsonl at once, and what it can be replayed from
+    is on disk, without its policy; --resume continues, also after a crash or kill -9, and ends with the same result.
+    Whatever ends a run, what was finished is printed.
+
     Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
 
     Attributes:
@@ -362,12 +368,24 @@ class Eval(PlayCommand):
         against: A second policy, on the same episodes.
         episodes: How many.
         success_key: What of an episode's last info says whether it was a success.
+        out: Keep the evaluation there; one a directory.
+        force: Replace what is in DIR.
+        resume: Continue the evaluation in DIR, or make it larger; begins it if there is none.
+        verify: With --out: play K random episodes again, and say whether one differs.
+        on_error: What becomes of the run when an episode fails in its reset or step; see treadle collect --help.
+        max_skipped: Fail when more are left out.
     """
 
     env: str = typed(MISSING, "ENV", position=True, means=suite)
     against: str | None = typed(None, POLICY, means=None)
     episodes: int = typed(100, "N", means=at_least(1))
     success_key: str | None = typed(None, "KEY", shown="is_success or success")
+    out: Path | None = typed(None, "DIR")
+    force: bool = typed(False)
+    resume: bool = typed(False)
+    verify: int = typed(0, "K", means=at_least(0))
+    on_error: str = typed("raise", "raise|skip", means=one_of("raise", "skip"))
+    max_skipped: str | None = typed(None, "N|P%", shown="5%, at least 3", means=amount)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,8 @@ class Episode:
         infos: T+1 dicts, the reset's first; an empty tuple when infos are not kept.
         policy_infos: T dicts, or an empty tuple when the policy gave none.
         final_info: the info of the last step, also when infos are not kept; where it was made, and not sent from there.
+        first_info: of the reset, likewise.
+        seconds: from its reset to its end, likewise; NaN elsewhere.
     """
 
     index: int
@@ -44,9 +47,11 @@ class Episode:
     infos: tuple[dict[str, Any], ...] = ()
     policy_infos: tuple[dict[str, Any], ...] = ()
     final_info: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    first_info: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    seconds: float = field(default=math.nan, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "final_info": {}}
+        return {**vars(self), "final_info": {}, "first_info": {}, "seconds": math.nan}
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -83,10 +88,10 @@ class Episode:
         return sum(a.nbytes for a in (*arrays, self.rewards, self.terminated, self.truncated))
 
 
-def success_of(episode: Episode, keys: Iterable[str] = SUCCESS_KEYS) -> bool | None:
-    """Was it a success, as its last info says under the first of these keys that it has? None: it does not say, or not
-    by a number or bool. To be asked where the episode was made."""
-    said = next((episode.final_info[key] for key in keys if key in episode.final_info), None)
+def success_of(info: Mapping[str, Any], keys: Iterable[str] = SUCCESS_KEYS) -> bool | None:
+    """Was an episode a success, as its last info says under the first of these keys that it has? None: it does not say,
+    or not by a number or bool. To be asked where the episode was made."""
+    said = next((info[key] for key in keys if key in info), None)
     try:
         value = np.asarray(said)
     except Exception:  # noqa: BLE001 - an object of somebody's, such as an array on another device

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -256,6 +257,8 @@ class EpisodeBuffer(Recorder):
         self.index, self.seed, self.meets = index, seed, 1 + index % MEET  # evenly over all episodes
         self._clear()
         self._first_info = {} if self._keep_info is None else self._keep_info(info)
+        self._reset_info = info.copy() if type(info) is dict else {}  # some go on writing to theirs
+        self._began = perf_counter()
         self._begin(observation)
 
     def episode(self, terminated: bool, truncated: bool, *, copy: bool) -> Episode:
@@ -278,6 +281,8 @@ class EpisodeBuffer(Recorder):
             () if self._keep_info is None else (self._first_info, *dense(self._infos, steps)),
             tuple(dense(self._policy_infos, steps)) if self._policy_speaks else (),
             self.final_info,
+            self._reset_info,
+            perf_counter() - self._began,
         )
 
 

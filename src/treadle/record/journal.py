@@ -22,7 +22,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +67,7 @@ class EpisodeNote:
         digest: XXH3-128 of its arrays as stored (paths, dtypes, shapes, bytes), 32 hexadecimal digits.
         left_out: info keys that could not be stored.
         success: whether it was a success; None: its environment does not say.
+        about: what else is known of an episode of an evaluation, as JSON has it.
     """
 
     index: int
@@ -79,6 +80,7 @@ class EpisodeNote:
     digest: str
     left_out: tuple[str, ...] = ()
     success: bool | None = None
+    about: dict[str, Any] = field(default_factory=dict)
 
 
 class Record(NamedTuple):
@@ -196,8 +198,9 @@ def packed(note: EpisodeNote, head: bytes, data: Sequence[Any], extra: dict[str,
         note.index, note.seed, note.length, note.total_reward, note.nbytes,
         note.terminated, note.truncated + success, bytes.fromhex(note.digest),
     )  # fmt: skip
-    if extra or note.left_out:
-        noted += json.dumps({"left_out": note.left_out, **(extra or {})}).encode()
+    if extra or note.left_out or note.about:
+        about = {"about": note.about} if note.about else {}
+        noted += json.dumps({"left_out": note.left_out, **about, **(extra or {})}).encode()
     frame = _FRAME.pack(_MAGIC, 0, len(noted), len(head), sum(map(len, data)))
     crc = 0
     pieces = [frame[_AFTER_CRC:], noted, head, *data]
@@ -260,10 +263,10 @@ def read(path: Path, format: str | None = None, lost: list[int | None] | None = 
         packed = buffer[start : start + sizes[0]]
         extra = json.loads(bytes(packed[_NOTE.size :])) if len(packed) > _NOTE.size else {}
         index, seed, steps, total, nbytes, terminated, truncated, digest = _NOTE.unpack_from(packed)
-        left_out = tuple(extra.pop("left_out", ()))
+        left_out, about = tuple(extra.pop("left_out", ())), extra.pop("about", {})
         note = EpisodeNote(
             index, seed, steps, total, bool(terminated), bool(truncated & 1), nbytes, digest.hex(), left_out,
-            bool(truncated & 4) if truncated & 2 else None,
+            bool(truncated & 4) if truncated & 2 else None, about,
         )  # fmt: skip
         yield Record(note, extra, buffer, start + sizes[0], (sizes[1], sizes[2]), at, end)
         at = end

@@ -42,6 +42,8 @@ class MergeReport:
         data_bytes: of them in the file that holds the episodes.
         hash: blake2b-128 over the episodes' digests in order, 32 hexadecimal digits.
         warnings: one line for everything that a person should be told, such as an info key that was left out.
+        dataset: where it is, from DIR.
+        checks: digests of its files that have none of their own, by file.
     """
 
     path: Path
@@ -49,17 +51,13 @@ class MergeReport:
     data_bytes: int
     hash: str
     warnings: tuple[str, ...]
+    dataset: str
+    checks: dict[str, str]
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a `Summary` says of the dataset alone."""
-        return {
-            "dataset": str(Path(minari_files.NAMESPACE, self.path.name)),
-            "hash": self.hash,
-            "data_bytes": self.data_bytes,
-            "disk_bytes": self.disk_bytes,
-            "checks": checks(self.path),
-        }
+        """What a `Summary` says of it."""
+        return {name: value for name, value in vars(self).items() if name not in ("path", "warnings")}
 
 
 def overall_hash(digests: Iterable[str]) -> str:
@@ -86,7 +84,7 @@ def merge(directory: Path, out: Path, episodes: Sequence[EpisodeNote], about: mi
         OSError: when the disk is full or cannot be written, with the path; the parts stay as they are.
     """
     minari_files.require()
-    records = _select(directory, episodes)
+    records = select(directory, episodes)
     target = out / minari_files.NAMESPACE / about.name
     temporary = target.with_name(f".{target.name}.tmp")
     try:
@@ -117,10 +115,14 @@ def merge(directory: Path, out: Path, episodes: Sequence[EpisodeNote], about: mi
         data_bytes=data_bytes,
         hash=overall_hash(record.note.digest for record in records),
         warnings=tuple(_left_out(records)),
+        dataset=str(target.relative_to(out)),
+        checks=checks(target),
     )
 
 
-def _select(directory: Path, episodes: Sequence[EpisodeNote]) -> list[Record]:
+def select(directory: Path, episodes: Sequence[EpisodeNote]) -> list[Record]:
+    """The records of these episodes among the parts in a directory. Raises Damaged: one cannot be read, or is not the
+    one of the note."""
     found: dict[int, Record] = {}
     for path in journals(directory):
         for record in read(path, "hdf5"):

@@ -21,7 +21,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from treadle.play.episode import Episode, success_of
+from treadle.play.episode import SUCCESS_KEYS, Episode, success_of
 from treadle.record.columns import columns_of, digester, leaves
 from treadle.record.hdf5 import Reader, encode
 from treadle.record.journal import (
@@ -39,6 +39,7 @@ from treadle.record.journal import (
     trim,
 )  # fmt: skip
 from treadle.record.spaces import check_storable, foreign_texts
+from treadle.sample.scores import about_of
 from treadle.whole_file import written
 
 KEPT = ".episodes"
@@ -54,6 +55,8 @@ class PartWriter:
         observation_space: the environment's.
         action_space: the environment's.
         infos: whether infos and policy infos are stored.
+        scores: of an evaluation: observations are not stored, but in the digest, and the note has `about_of`.
+        success_keys: of infos, that say whether an episode was a success.
         send: are episodes returned (`Sent`), for another process to write them, instead of being written here?
 
     Raises:
@@ -68,15 +71,16 @@ class PartWriter:
         action_space: gym.Space,
         *,
         infos: bool = True,
+        scores: bool = False,
+        success_keys: tuple[str, ...] = SUCCESS_KEYS,
         send: bool = False,
     ) -> None:
-        check_storable(observation_space, "observations")
-        check_storable(action_space, "actions")
-        self._foreign = [
-            *(("observations", *path) for path in foreign_texts(observation_space)),
-            *(("actions", *path) for path in foreign_texts(action_space)),
-        ]
-        self._infos = infos
+        spaces = {"observations": observation_space, "actions": action_space}
+        for name, space in spaces.items():
+            check_storable(space, name)
+        stored = {"actions": action_space} if scores else spaces
+        self._foreign = [(name, *path) for name, space in stored.items() for path in foreign_texts(space)]
+        self._infos, self._scores, self._success_keys = infos, scores, success_keys
         self._digest = digester()
         self._journal = None if send else Journal(directory, worker)
 
@@ -89,6 +93,10 @@ class PartWriter:
                 before stays readable.
         """
         columns, left_out = columns_of(episode, infos=self._infos)
+        digest, about = self._digest(columns).hex(), dict[str, Any]()
+        if self._scores:
+            columns = [column for column in columns if column.path[0] != "observations"]
+            about = about_of(episode, self._success_keys)
         note = EpisodeNote(
             index=episode.index,
             seed=episode.seed,
@@ -97,9 +105,10 @@ class PartWriter:
             terminated=bool(episode.terminated[-1]),
             truncated=bool(episode.truncated[-1]),
             nbytes=sum([array.nbytes for _, array in columns]),
-            digest=self._digest(columns).hex(),
+            digest=digest,
             left_out=left_out,
-            success=success_of(episode),
+            success=success_of(episode.final_info, self._success_keys),
+            about=about,
         )
         record = packed(note, *encode(columns), {"texts": self._texts(episode)} if self._foreign else None)
         if self._journal is None:

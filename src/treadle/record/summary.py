@@ -308,7 +308,7 @@ def success(summary: Summary) -> str:
     """The rate of success; "": environments do not tell of it."""
     if not summary.successes:
         return ""
-    from treadle.sample.evaluate import CONFIDENCE, success_rate  # the statistics that it needs take 10 ms
+    from treadle.sample.scores import CONFIDENCE, success_rate  # the statistics that it needs take 10 ms
 
     share, low, high = (f"{each:.1%}" for each in success_rate(summary.successes) or (0.0, 0.0, 0.0))
     return f"{share}, {CONFIDENCE:.0%} interval [{low}, {high}]"

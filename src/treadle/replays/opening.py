@@ -28,8 +28,9 @@ from treadle.checks import path_of
 from treadle.errors import TreadleError, UsageError
 from treadle.program.ids import spec_of
 from treadle.progress import printable
+from treadle.record.hdf5 import arrays_of
 from treadle.record.merge import load
-from treadle.record.run_directory import FAILURES, RunFiles
+from treadle.record.run_directory import FAILURES, RunFiles, below
 from treadle.record.summary import Summary
 from treadle.repro import SUFFIX, Repro
 from treadle.sample.run import LISTED
@@ -137,9 +138,10 @@ def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
     if found is None or "rewards" in repro.arrays:
         return
     path, summary, at = found
-    dataset: Any = load(path)
-    first, steps = sum(summary.lengths[:at]), summary.lengths[at]
-    flat = isinstance(dataset, dict)  # rows of all episodes, one after the other
+    results = summary.dataset.endswith(".hdf5")  # of an evaluation, without observations
+    dataset: Any = arrays_of(below(path, summary.dataset), at) if results else load(path)
+    flat, steps = isinstance(dataset, dict), summary.lengths[at]
+    first = 0 if results else sum(summary.lengths[:at])  # of an .npz file, which has all episodes' rows
     episode = dataset if flat else vars(next(iter(dataset.iterate_episodes([at]))))
 
     def rows(values: Any, more: int = 0) -> np.ndarray:

@@ -11,7 +11,7 @@ HOME = homes(
         ".play.episode": "Episode",
         "failed": "CollectionFailed",
         "run": "Run",
-        "evaluate": "compare Comparison Evaluation",
+        "scores": "compare Comparison Evaluation",
     }
 )
 

@@ -20,11 +20,11 @@ from treadle.play.recipe import Asking, Inference
 from treadle.program.ids import own_registrations
 from treadle.program.policies import policy_name
 from treadle.progress import Progress, Standing
-from treadle.sample.evaluate import Evaluation, Score, evaluation_of, score_of
 from treadle.sample.growth import Growth
 from treadle.sample.inference import asking_of
 from treadle.sample.run import check_root
 from treadle.sample.schedule import Schedule
+from treadle.sample.scores import Evaluation, Score, evaluation_of, score_of
 from treadle.samplers.agents import is_parameters
 from treadle.samplers.caller_sampling import CallerSampling
 from treadle.samplers.default_worker import DefaultWorker

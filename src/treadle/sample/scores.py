@@ -1,7 +1,7 @@
-"""Evaluating: how good is a policy, and is it better than another one?
+"""Scores of episodes: how good a policy is, and whether it is better than another one.
 
-The same episodes as `collect` makes, without keeping them. Episode i of two policies starts from the same seed, so
-their returns are compared in pairs, which takes the luck of the start out of the difference.
+Episode i of two policies starts from the same seed, so their returns are compared in pairs, which takes the luck of the
+start out of the difference.
 
 Intervals are percentile bootstraps (Efron 1979): the mean is taken of `RESAMPLES` samples drawn with replacement, and
 the interval holds the middle `CONFIDENCE` of those means. Its randomness comes from the run's seed. Rates of success
@@ -10,29 +10,20 @@ have Wilson's score interval (Wilson 1927), which is right for few episodes and 
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any, Unpack
+from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 
-from treadle import seeding
-from treadle.checks import check_whole
+from treadle import seeding, trees
 from treadle.errors import UsageError
-from treadle.play.episode import SUCCESS_KEYS, Episode, success_of
-from treadle.play.recipe import ResetOptions, check_reset_options, options_of
-from treadle.program.gym_env import EnvRecipe, recipe_parts
-from treadle.program.policies import policy_name
-from treadle.program.suite import TASK, Suite
-from treadle.progress import Progress, html_table
-from treadle.sample.named import env_of
-from treadle.sample.run import EpisodeKeywords, Run, RunKeywords
-from treadle.worker.options import check_names
+from treadle.play.episode import Episode, success_of
+from treadle.progress import html_table
+from treadle.sample.skipping import Skipped
 
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
@@ -75,6 +66,19 @@ class Score:
         return str(self.index), f"{self.total_reward:,.2f}", f"{self.length:,}", self.end, str(self.seed)
 
 
+@dataclass(frozen=True)
+class ScoreRemark:
+    """What a reader of an evaluation should know.
+
+    Attributes:
+        text: one sentence.
+        episodes: indices of those that it is about.
+    """
+
+    text: str
+    episodes: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, repr=False)
 class Evaluation:
     """One policy's result.
@@ -89,6 +93,8 @@ class Evaluation:
             nothing where others do is none.
         success_low, success_high: Wilson's interval of that share, at `CONFIDENCE`.
         tasks: of a suite, each task's own result by name; its scores keep the indices of the run.
+        left_out: episodes that failed and were left out (on_error="skip").
+        remarks: what a reader of these numbers should know.
         inference: how the policy was asked in the caller, as `treadle.sample.batching.BatchFormer.stats`; {}: it was
             not.
     """
@@ -103,6 +109,8 @@ class Evaluation:
     success_low: float | None = None
     success_high: float | None = None
     tasks: dict[str, Evaluation] = field(default_factory=dict)
+    left_out: tuple[Skipped, ...] = ()
+    remarks: tuple[ScoreRemark, ...] = ()
     inference: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
@@ -158,7 +166,7 @@ class Comparison:
 
     def __str__(self) -> str:
         """In one line."""
-        count = len(self.first.scores)
+        count = self.wins + self.ties + self.losses
         interval = f", {CONFIDENCE:.0%} interval [{self.low:+,.2f}, {self.high:+,.2f}]" if count > 1 else ""
         return (
             f"difference: {self.difference:+,.2f}{interval}; better in {self.wins}, equal in {self.ties}, "
@@ -173,120 +181,38 @@ class Comparison:
         return html_table(rows, title=str(self))
 
 
-class _Totals:
-    """Keeps nothing of an episode but its score. Made in the worker.
-
-    Args:
-        success_keys: of the last info, that say whether it was a success; the first that is there counts.
-        worker, observation_space, action_space: what every sink is given; none matters here.
-    """
-
-    def __init__(
-        self, success_keys: tuple[str, ...], worker: int, observation_space: gym.Space, action_space: gym.Space
-    ) -> None:
-        self._keys = success_keys
-
-    def add(self, episode: Episode) -> Score:
-        return score_of(episode, success_of(episode, self._keys))
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 def score_of(episode: Episode, success: bool | None = None) -> Score:
     """What came of an episode."""
     end = bool(episode.terminated[-1]), bool(episode.truncated[-1])
     return Score(episode.index, episode.seed, episode.total_reward, len(episode), *end, success)
 
 
-def evaluate(
-    env: str | EnvSpec | Callable[..., gym.Env] | Mapping[str, Any],
-    policy: Any,
-    episodes: int = 100,
-    seed: int = 0,
-    *,
-    success_key: str | None = None,
-    watch: Callable[[Score], None] | None = None,
-    progress: bool | None = False,
-    **run: Unpack[EpisodeKeywords],
-) -> Evaluation:
-    """Play whole episodes and return how they went. The result is the same for any number of workers.
+def about_of(episode: Episode, success_keys: Sequence[str]) -> dict[str, Any]:
+    """What remarks on an episode are made of, as JSON has it. To be asked where it was made.
 
-    Args:
-        env: as of `treadle.sample.run.Run`. Or a suite: a dict of task -> environment, or -> (environment, its
-            env_kwargs). Their spaces are the same; all tasks are played in one run, each in episodes `task * episodes`
-            to `(task + 1) * episodes - 1` of it, and the result has a part for each. One worker builds every task
-            before any is played.
-        policy: None for random actions, or see `treadle.program.policies`.
-        episodes: how many; of a suite, of each task.
-        seed: the run's root seed. Two policies with the same seed meet the same episodes.
-        success_key: of an episode's last info, that says whether it was a success. None: "is_success" or "success",
-            whichever is there.
-        watch: called with each score, in order of arrival.
-        progress: as for `collect`.
-        run: see `treadle.sample.run.Run`; step_timeout=SECONDS bounds what hangs. Of a suite reset_options are those of
-            each task's episode i, such as the initial states of a benchmark.
-
-    Raises:
-        UsageError, StartupFailed, CollectionFailed: as `collect`.
+    "seconds" that it took; "solved", where it was a success at its reset; "still", where its action was one and the
+    same: a digest of that.
     """
-    check_names(evaluate, run, EpisodeKeywords.__annotations__)
-    check_whole(none=False, episodes=episodes)
-    if watch is not None and not callable(watch):
-        raise UsageError(f"watch is a function of each episode's Score, or None, got {watch!r}")
-    if not isinstance(success_key, str | None):
-        raise UsageError(f"success_key is a key of infos, or None, got {success_key!r}")
-    tasks = dict(env) if isinstance(env, Mapping) else {}
-    if tasks:
-        common = recipe_parts(run.pop("env_kwargs", None), run.pop("wrappers", ()), run.pop("imports", ()))
-        env = Suite({name: _task(each, *common) for name, each in tasks.items()})
-        run["reset_options"] = _OfTasks(tuple(tasks), episodes, run.get("reset_options"))
-    wanted = episodes * max(1, len(tasks))
-    made = Run.of(evaluate, RunKeywords, env, policy, episodes=wanted, seed=seed, infos=False, **run)
-    scores: dict[int, Score] = {}
-    shown, keys = Progress(progress), SUCCESS_KEYS if success_key is None else (success_key,)
-    recipe = replace(made.recipe, sink=partial(_Totals, keys))
-    with made.collection(made.schedule(), recipe=recipe, tell=shown.tell, skipping=None) as playing, shown:
-        for index, _, score in playing:
-            scores[index] = score
-            if watch is not None:
-                watch(score)
-        playing.warn()
-        asked = playing.stats()
-    name, played = policy_name(policy), [scores[index] for index in range(wanted)]
-    parts = {
-        task: evaluation_of(name, played[at * episodes : (at + 1) * episodes], seed) for at, task in enumerate(tasks)
-    }
-    return replace(evaluation_of(name, played, seed), tasks=parts, inference=asked)
+    about: dict[str, Any] = {"seconds": round(episode.seconds, 6)}
+    if success_of(episode.first_info, success_keys):
+        about["solved"] = True
+    actions = [*trees.leaves(episode.actions)]
+    first = [each[:1] for each in actions]
+    if len(episode) > 1 and all(_alike(each, one) for each, one in zip(actions, first, strict=True)):
+        about["still"] = digest_of(first)
+    return about
 
 
-def _task(
-    given: Any, env_kwargs: dict[str, Any], wrappers: tuple[Callable[[gym.Env], gym.Env], ...], imports: tuple[str, ...]
-) -> EnvRecipe:
-    env, own = given if isinstance(given, tuple) else (given, {})
-    return EnvRecipe(env_of(env), {**env_kwargs, **own}, wrappers, imports)
+def _alike(rows: Any, first: Any) -> bool:
+    return bool((rows == first).all()) if isinstance(rows, np.ndarray) else all(each == first[0] for each in rows)
 
 
-@dataclass(frozen=True)
-class _OfTasks:
-    """Reset options of a suite's episodes.
-
-    Attributes:
-        tasks: in order.
-        episodes: of each.
-        given: as of `evaluate`.
-    """
-
-    tasks: tuple[str, ...]
-    episodes: int
-    given: ResetOptions
-
-    def __post_init__(self) -> None:
-        check_reset_options(self.given)
-
-    def __call__(self, index: int) -> dict[str, Any]:
-        task, own = divmod(index, self.episodes)
-        return {TASK: self.tasks[task], "options": options_of(self.given, own)}
+def digest_of(values: Iterable[Any]) -> str:
+    """blake2b-128 of arrays and lists, 32 hexadecimal digits."""
+    state = hashlib.blake2b(digest_size=16)
+    for value in values:
+        state.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
+    return state.hexdigest()
 
 
 def compare(first: Evaluation, second: Evaluation, seed: int = 0) -> Comparison:
@@ -302,11 +228,13 @@ def compare(first: Evaluation, second: Evaluation, seed: int = 0) -> Comparison:
     for each in (first, second):
         if not isinstance(each, Evaluation):
             raise UsageError(f"two results of treadle.evaluate are compared, got {each!r}")
-    if [(s.index, s.seed) for s in first.scores] != [(s.index, s.seed) for s in second.scores]:
+    lost = {each.index for each in (*first.left_out, *second.left_out)}
+    one, two = ([score for score in each.scores if score.index not in lost] for each in (first, second))
+    if not one or [(s.index, s.seed) for s in one] != [(s.index, s.seed) for s in two]:
         raise UsageError(
             "two policies are compared on the same episodes: give both evaluations the same seed and count"
         )
-    differences = first.returns - second.returns
+    differences = np.array([a.total_reward - b.total_reward for a, b in zip(one, two, strict=True)], np.float64)
     low, high = bootstrap(differences, seed)
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     mean = float(differences.mean())

@@ -1,0 +1,286 @@
+"""Evaluating: whole episodes are played and scored, and with a directory nothing that was finished is lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, Unpack
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from treadle import trees
+from treadle.checks import check_whole, path_of
+from treadle.errors import UsageError
+from treadle.evaluation.remarks import remarks_of
+from treadle.evaluation.results import Results
+from treadle.play.episode import SUCCESS_KEYS, Episode, success_of
+from treadle.play.recipe import ResetOptions, check_reset_options, options_of
+from treadle.program.gym_env import EnvRecipe, recipe_parts
+from treadle.program.policies import policy_name
+from treadle.program.suite import TASK, Suite
+from treadle.progress import Progress, Standing
+from treadle.record.journal import EpisodeNote, read
+from treadle.record.making import Interrupted, make
+from treadle.record.parts import KEPT
+from treadle.record.run_directory import FORMAT, RunDirectory
+from treadle.sample.failed import CollectionFailed, Failures
+from treadle.sample.named import env_of, reference_of
+from treadle.sample.run import EpisodeKeywords, Run, RunKeywords
+from treadle.sample.scores import CONFIDENCE, Evaluation, Score, about_of, digest_of, evaluation_of, wilson
+from treadle.sample.skipping import Skipped
+from treadle.worker.options import check_names
+
+Z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
+
+
+class ScoreKeywords(EpisodeKeywords, total=False):
+    """See `treadle.sample.run.EpisodeKeywords`: those of `evaluate`."""
+
+    on_error: str
+    max_skipped: int | float | None
+
+
+def evaluate(
+    env: str | EnvSpec | Callable[..., gym.Env] | Mapping[str, Any],
+    policy: Any,
+    episodes: int = 100,
+    seed: int = 0,
+    *,
+    success_key: str | None = None,
+    out: str | Path | None = None,
+    force: bool = False,
+    resume: bool = False,
+    verify: int = 0,
+    command: str = "treadle.evaluate(...)",
+    watch: Callable[[Score], None] | None = None,
+    progress: bool | None = False,
+    **run: Unpack[ScoreKeywords],
+) -> Evaluation:
+    """Play whole episodes and return how they went. The result is the same for any number of workers.
+
+    Args:
+        env: as of `treadle.sample.run.Run`. Or a suite: a dict of task -> environment, or -> (environment, its
+            env_kwargs). Their spaces are the same; all tasks are played in one run, each in episodes `task * episodes`
+            to `(task + 1) * episodes - 1` of it, and the result has a part for each. One worker builds every task
+            before any is played.
+        policy: None for random actions, or see `treadle.program.policies`.
+        episodes: how many; of a suite, of each task.
+        seed: the run's root seed. Two policies with the same seed meet the same episodes.
+        success_key: of an episode's last info, that says whether it was a success. None: "is_success" or "success",
+            whichever is there.
+        out: a directory in which the evaluation survives: a line for each episode at once (`episodes.jsonl`), what each
+            can be replayed from without its policy, `summary.json` and `failures/`. None: nothing is kept.
+        force, resume, verify, command: as of `treadle.collect_dataset`, with `out`.
+        watch: called with each score, in order of arrival.
+        progress: as for `collect`.
+        run: see `treadle.sample.run.Run`; step_timeout=SECONDS bounds what hangs. Of a suite reset_options are those of
+            each task's episode i, such as the initial states of a benchmark.
+
+    Raises:
+        UsageError, StartupFailed: as `collect`.
+        CollectionFailed: the run was ended; its `stored` is the Evaluation of what was finished, or None.
+        Interrupted: the same for Ctrl-C.
+        Damaged, OSError: as of `treadle.collect_dataset`, with `out`.
+    """
+    check_names(evaluate, run, ScoreKeywords.__annotations__)
+    check_whole(none=False, episodes=episodes)
+    if watch is not None and not callable(watch):
+        raise UsageError(f"watch is a function of each episode's Score, or None, got {watch!r}")
+    if not isinstance(success_key, str | None):
+        raise UsageError(f"success_key is a key of infos, or None, got {success_key!r}")
+    if out is None and (force or resume or verify):
+        raise UsageError("force, resume and verify are about what lies in a directory: give out (--out) too")
+    tasks = dict(env) if isinstance(env, Mapping) else {}
+    named: dict[str, Any] = {}
+    if tasks:
+        common = recipe_parts(run.pop("env_kwargs", None), run.pop("wrappers", ()), run.pop("imports", ()))
+        env = Suite({name: _task(each, *common) for name, each in tasks.items()})
+        named = {"tasks": {name: reference_of(each.env) for name, each in env.tasks.items()}}
+        run["reset_options"] = _OfTasks(tuple(tasks), episodes, run.get("reset_options"))
+    wanted = episodes * max(1, len(tasks))
+    made = Run.of(evaluate, RunKeywords, env, policy, episodes=wanted, seed=seed, infos=False, **run)
+    keys = SUCCESS_KEYS if success_key is None else (success_key,)
+    scored = partial(_evaluation, policy_name(policy), tuple(tasks), episodes, seed)
+    notes: dict[int, EpisodeNote] = {}
+
+    so_far = _SoFar()
+
+    def have(note: EpisodeNote) -> None:
+        notes[note.index] = note
+        so_far.add(note)
+        if watch is not None:
+            watch(_score(note))
+
+    if out is None:
+        return _play(made, keys, notes, have, scored, progress, so_far)
+    folder = path_of("out", out).absolute()
+    names = tuple(tasks)
+    results = Results(
+        folder, policy_name(policy), lambda index: names[index // episodes] if names else "", keys,
+        made.cluster is not None, have,
+    )  # fmt: skip
+    about = {"format": FORMAT, "kind": "evaluation", "success_keys": list(keys), **named}
+    try:
+        with RunDirectory(folder) as place:
+            stored = make(
+                made, results, place, about=about, force=force, resume=resume, verify=verify, command=command,
+                progress=progress, tell=so_far,
+            )  # fmt: skip
+            summary: Any = stored.summary
+            whole = [record.note for record in read(folder / KEPT, "kept")]
+    except (CollectionFailed, Interrupted) as stopped:
+        stopped.stored = scored(results.notes.values(), results.left_out.values())
+        raise
+    result = scored(whole, [Skipped(**each) for each in summary.skipped], summary.verified)
+    assert result is not None  # a run of which all fails has ended
+    return replace(result, inference=summary.inference)
+
+
+def _play(
+    run: Run,
+    keys: tuple[str, ...],
+    notes: dict[int, EpisodeNote],
+    have: Callable[[EpisodeNote], None],
+    scored: Callable[..., Any],
+    progress: bool | None,
+    so_far: _SoFar,
+) -> Evaluation:
+    """Play a run of which nothing is stored."""
+    shown, failures = Progress(progress), Failures()
+
+    def tell(now: Standing) -> None:
+        so_far(now)
+        shown(now)
+
+    recipe = replace(run.recipe, sink=partial(Scorer, keys))
+    try:
+        with (
+            run.collection(run.schedule(), recipe=recipe, tell=shown.tell and tell, failures=failures) as playing,
+            shown,
+        ):
+            for _, _, note in playing:
+                have(note)
+            playing.warn()
+            asked = playing.stats()
+    except CollectionFailed as stopped:
+        stopped.stored = scored(notes.values(), failures.left_out.values())
+        raise
+    except KeyboardInterrupt:
+        raise Interrupted(scored(notes.values(), failures.left_out.values())) from None
+    return replace(scored(notes.values(), failures.left_out.values()), inference=asked)
+
+
+def _evaluation(
+    policy: str,
+    tasks: tuple[str, ...],
+    episodes: int,
+    seed: int,
+    notes: Iterable[EpisodeNote],
+    left_out: Iterable[Skipped],
+    verified: Mapping[str, Any] | None = None,
+) -> Evaluation | None:
+    """The result of these episodes, `episodes` of each task; None: there are none."""
+    played = sorted(notes, key=lambda note: note.index)
+    lost = sorted(left_out, key=lambda each: each.index)
+    scores = [_score(note) for note in played]
+    if not scores:
+        return None
+    parts = {
+        task: evaluation_of(policy, own, seed)
+        for at, task in enumerate(tasks)
+        if (own := [score for score in scores if score.index // episodes == at])
+    }
+    remarks = remarks_of(played, lost, verified)
+    return replace(evaluation_of(policy, scores, seed), tasks=parts, left_out=tuple(lost), remarks=remarks)
+
+
+class _SoFar:
+    """What an evaluation says of the episodes that it has added, as it goes on."""
+
+    def __init__(self) -> None:
+        self._count = self._successes = self._said = 0
+        self._sum = self._squares = 0.0
+
+    def add(self, note: EpisodeNote) -> None:
+        """One more."""
+        self._count += 1
+        self._sum += note.total_reward
+        self._squares += note.total_reward**2
+        self._said += note.success is not None
+        self._successes += note.success is True
+
+    def __call__(self, now: Standing) -> None:
+        """Write it into a run's standing: the rate of success with Wilson's interval, or the mean return with that of a
+        normal distribution."""
+        n = self._count
+        if self._said:
+            low, high = wilson(self._successes, n)
+            now.result = f"success {self._successes / n:.0%} [{low:.0%}, {high:.0%}]"
+        elif n > 1:
+            mean = self._sum / n
+            half = Z * math.sqrt(max(0.0, self._squares / n - mean**2) / (n - 1))
+            now.result = f"mean return {mean:,.2f} [{mean - half:,.2f}, {mean + half:,.2f}]"
+
+
+def _score(note: EpisodeNote) -> Score:
+    return Score(note.index, note.seed, note.total_reward, note.length, note.terminated, note.truncated, note.success)
+
+
+def _task(
+    given: Any, env_kwargs: dict[str, Any], wrappers: tuple[Callable[[gym.Env], gym.Env], ...], imports: tuple[str, ...]
+) -> EnvRecipe:
+    env, own = given if isinstance(given, tuple) else (given, {})
+    return EnvRecipe(env_of(env), {**env_kwargs, **own}, wrappers, imports)
+
+
+class Scorer:
+    """Keeps nothing of an episode but its note. Made in the worker; the spaces, which every sink is given, do not
+    matter. Its digests are of actions, rewards and the first and last observation."""
+
+    def __init__(self, success_keys: tuple[str, ...], *_: Any) -> None:
+        self._keys = success_keys
+
+    def add(self, episode: Episode) -> EpisodeNote:
+        ends = [each[at] for each in trees.leaves(episode.observations) for at in (slice(1), slice(-1, None))]
+        return EpisodeNote(
+            index=episode.index,
+            seed=episode.seed,
+            length=len(episode),
+            total_reward=episode.total_reward,
+            terminated=bool(episode.terminated[-1]),
+            truncated=bool(episode.truncated[-1]),
+            nbytes=0,
+            digest=digest_of([*trees.leaves(episode.actions), episode.rewards, *ends]),
+            success=success_of(episode.final_info, self._keys),
+            about=about_of(episode, self._keys),
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True)
+class _OfTasks:
+    """Reset options of a suite's episodes.
+
+    Attributes:
+        tasks: in order.
+        episodes: of each.
+        given: as of `evaluate`.
+    """
+
+    tasks: tuple[str, ...]
+    episodes: int
+    given: ResetOptions
+
+    def __post_init__(self) -> None:
+        check_reset_options(self.given)
+
+    def __call__(self, index: int) -> dict[str, Any]:
+        task, own = divmod(index, self.episodes)
+        return {TASK: self.tasks[task], "options": options_of(self.given, own)}

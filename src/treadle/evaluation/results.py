@@ -1,0 +1,144 @@
+"""What an evaluation keeps in a directory: a line for each episode at once, and what each can be replayed from.
+
+```
+DIR/episodes.jsonl   a line for each episode, as it is finished; in the order of indices when the run is complete
+DIR/steps.hdf5       actions, rewards and ends of every step, as a dataset has them (`treadle.record.hdf5`)
+```
+
+The other files are those of every run's directory (`treadle.record.run_directory`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from treadle.record.hdf5 import assemble
+from treadle.record.journal import EpisodeNote
+from treadle.record.merge import MergeReport, overall_hash, select
+from treadle.record.parts import KEPT, PartWriter, keep
+from treadle.record.summary import digest_of
+from treadle.sample.skipping import Skipped
+from treadle.whole_file import opened, why, written
+
+EPISODES, STEPS = "episodes.jsonl", "steps.hdf5"
+
+
+class Results:
+    """The results of a run in the directory `folder`: a `treadle.record.making.Product`.
+
+    Args:
+        policy: its name.
+        task_of: an episode's task, by its index; "" where there are no tasks.
+        success_keys: of infos.
+        send: do the workers send what they have encoded, since they do not see the directory?
+        watch: called with each episode's note, in order of arrival.
+    """
+
+    packages: Sequence[str] = ()
+
+    def __init__(
+        self,
+        folder: Path,
+        policy: str,
+        task_of: Callable[[int], str],
+        success_keys: tuple[str, ...],
+        send: bool,
+        watch: Callable[[EpisodeNote], None],
+    ) -> None:
+        self._folder, self._policy, self._task_of, self._watch = folder, policy, task_of, watch
+        self._writer = partial(PartWriter, infos=False, scores=True, success_keys=success_keys, send=send)
+        self.output = self.data = folder / STEPS
+        self.notes: dict[int, EpisodeNote] = {}
+        self.left_out: dict[int, Skipped] = {}
+        self._begun = False
+
+    def sink(self, parts: Path) -> Callable[[int, Any, Any], Any]:
+        return partial(self._writer, str(parts))
+
+    def damage(self) -> str:
+        """Of the lines."""
+        path = self._folder / EPISODES
+        try:
+            with opened(path) as file:
+                for line in file:
+                    json.loads(line)
+        except (OSError, ValueError) as error:
+            return f"{path}: {error}"
+        return ""
+
+    def begin(self, notes: Sequence[EpisodeNote]) -> None:
+        self.notes, self._begun = {note.index: note for note in notes}, True
+        self._write()
+
+    def lose(self, skipped: Collection[Skipped]) -> None:
+        new = [each for each in skipped if each.index not in self.left_out]
+        self.left_out |= {each.index: each for each in new}
+        self._append(map(self._of_lost, new))
+
+    def have(self, note: EpisodeNote) -> None:
+        self.notes[note.index] = note
+        self._append([self._of_played(note)])
+        self._watch(note)
+
+    def merge(self, parts: Path, notes: list[EpisodeNote], spaces: Any, spec: str | None) -> MergeReport:
+        records = select(parts, notes)
+        temporary = self.output.with_name(f".{STEPS}.tmp")
+        try:
+            size = assemble(temporary, records)
+            os.replace(temporary, self.output)
+            keep(self._folder / KEPT, records)
+            self.notes |= {note.index: note for note in notes}
+            lines = self._write()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise OSError(error.errno, f"cannot write the results: {why(error)}", str(self.output)) from error
+        return MergeReport(
+            path=self.output,
+            disk_bytes=size + len(lines),
+            data_bytes=size,
+            hash=overall_hash(record.note.digest for record in records),
+            warnings=(),
+            dataset=STEPS,
+            checks={EPISODES: digest_of(lines)},
+        )
+
+    def _write(self) -> bytes:
+        """Write all lines anew, in the order of indices."""
+        found: dict[int, EpisodeNote | Skipped] = {**self.left_out, **self.notes}
+        lines = [
+            self._of_played(each) if isinstance(each, EpisodeNote) else self._of_lost(each)
+            for _, each in sorted(found.items())
+        ]
+        text = b"".join(lines)
+        with written(self._folder / EPISODES) as file:
+            file.write(text)
+        return text
+
+    def _append(self, lines: Any) -> None:
+        text = b"".join(lines)
+        if text and self._begun:
+            with open(self._folder / EPISODES, "ab", buffering=0) as file:
+                file.write(text)
+
+    def _of_played(self, note: EpisodeNote) -> bytes:
+        end = "terminated" if note.terminated else "truncated"
+        seconds, value = note.about.get("seconds"), note.total_reward
+        return self._line(
+            note.index, note.seed, value if math.isfinite(value) else None, note.length, end, note.success, seconds, ""
+        )
+
+    def _of_lost(self, each: Skipped) -> bytes:
+        return self._line(each.index, each.seed, None, None, "error", None, None, each.cause)
+
+    def _line(self, index: int, seed: int, *rest: Any) -> bytes:
+        names = ("index", "seed", "return", "length", "end", "success", "seconds", "error")
+        found = dict(zip(names, (index, seed, *rest), strict=True))
+        return json.dumps({**found, "task": self._task_of(index), "policy": self._policy}).encode() + b"\n"

@@ -1,0 +1,378 @@
+"""A run that ends in files: episodes are made, each is encoded and stored by its worker, all are merged in order.
+
+Nothing that was finished is lost: until everything is merged the episodes lie in `DIR/.parts`, and a run that was
+stopped (by Ctrl-C, an environment that raises, a full disk, a kill) is continued with `resume`. A run that is stopped
+in a way that can be noticed merges the episodes 0, 1, ... up to the first one that is missing, which is what
+a run of just so many episodes gives. Those finished beyond it stay in `.parts`: storing them too would favour short
+ones.
+
+What is made of the episodes, a dataset or an evaluation, is the `Product`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NoReturn, Protocol
+
+from treadle.checks import check_whole
+from treadle.errors import UsageError, Where
+from treadle.play.recipe import RolloutRecipe, Shares
+from treadle.program.policies import policy_name
+from treadle.progress import Progress, Standing, html_table
+from treadle.record import minari as minari_files
+from treadle.record.identity import identities
+from treadle.record.journal import REMEDY, Damaged, EpisodeNote, Journal
+from treadle.record.merge import MergeReport
+from treadle.record.parts import recover
+from treadle.record.run_directory import SUMMARY, RunDirectory
+from treadle.record.summary import Summary, about_episodes, rows_of, time_shares, write_summary
+from treadle.record.verify import verify as verify_episodes
+from treadle.record.verify import verify_again
+from treadle.repro import versions
+from treadle.sample.collection import CALLER
+from treadle.sample.failed import CollectionFailed, Failures
+from treadle.sample.named import env_name
+from treadle.sample.run import Run
+from treadle.sample.schedule import Schedule
+from treadle.sample.skipping import Skipped, remedy
+
+log = logging.getLogger("treadle")
+
+
+class Product(Protocol):
+    """What is made of a run's episodes.
+
+    Attributes:
+        output: what of DIR it is; it is removed when another run begins there.
+        data: the file of it that holds the episodes, as `treadle.record.hdf5.assemble` writes them.
+        packages: whose versions its summary has.
+    """
+
+    output: Path
+    data: Path
+    packages: Sequence[str]
+
+    def sink(self, parts: Path) -> Callable[[int, Any, Any], Any]:
+        """What stores the episodes of a worker: see `RolloutRecipe.sink`."""
+
+    def damage(self) -> str:
+        """What is wrong with the rest of it, where its data is there; "": nothing."""
+
+    def begin(self, notes: Sequence[EpisodeNote]) -> None:
+        """The directory is this run's: these episodes were there before. Called before the first is made."""
+
+    def lose(self, skipped: Collection[Skipped]) -> None:
+        """These episodes, in all, are left out."""
+
+    def have(self, note: EpisodeNote) -> None:
+        """An episode is finished."""
+
+    def merge(self, parts: Path, notes: list[EpisodeNote], spaces: Any, spec: str | None) -> MergeReport:
+        """Make it of these parts. `spec`: of the environment, as JSON. Raises OSError and Damaged."""
+
+
+@dataclass(frozen=True, repr=False)
+class Stored:
+    """What is in a run's directory now.
+
+    Attributes:
+        directory: DIR.
+        path: the dataset's folder; None when there is none.
+        summary: of the dataset; None when there is none.
+        complete: does it have everything that was asked for?
+        finished: episodes that are stored, those in `.parts` included.
+        before: how many of them were there before (a resumed run).
+        unchanged: was everything there already, so that nothing was done?
+    """
+
+    directory: Path
+    path: Path | None
+    summary: Summary | None
+    complete: bool
+    finished: int
+    before: int = 0
+    unchanged: bool = False
+
+    @property
+    def dataset_id(self) -> str | None:
+        """What `minari.load_dataset` takes; None when there is no dataset."""
+        return None if self.path is None else f"{minari_files.NAMESPACE}/{self.path.name}"
+
+    def __repr__(self) -> str:
+        if self.summary is None:
+            return f"<Stored: no dataset, {self.finished:,} finished episodes in {self.directory}>"
+        note = "" if self.complete else f", incomplete, {self.finished:,} episodes are finished"
+        return f"<Stored: {self.summary.in_short} in {self.path}{note}>"
+
+    def _repr_html_(self) -> str | None:
+        if self.summary is None:
+            return html_table([("finished", f"{self.finished:,}"), ("in", str(self.directory))], title="no dataset")
+        rows = rows_of(self.summary, before=self.before)
+        return html_table(rows, title=f"{self.path}{'' if self.complete else ' (incomplete)'}")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a run. `stored` says what is there: a `Stored`, or of an evaluation an `Evaluation`, or None."""
+
+    def __init__(self, stored: Any) -> None:
+        super().__init__()
+        self.stored = stored
+
+
+def make(
+    run: Run,
+    product: Product,
+    place: RunDirectory,
+    *,
+    about: Mapping[str, Any],
+    force: bool = False,
+    resume: bool = False,
+    retry_skipped: bool = False,
+    verify: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    command: str,
+    tell: Callable[[Standing], None] | None = None,
+    progress: bool | None = False,
+) -> Stored:
+    """Play a run and make the product of its episodes in a directory that is claimed.
+
+    Args:
+        about: what `run.json` says besides what the run does.
+        tell: called with the standing of the run, at most ten times a second.
+        force, resume, retry_skipped, verify, shard, command, progress: as of `treadle.collect_dataset`.
+
+    Raises:
+        As `treadle.collect_dataset`.
+    """
+    if force and resume:
+        raise UsageError("force starts again and resume continues: give one of them")
+    check_whole(0, none=False, verify=verify)
+    if retry_skipped and not resume:
+        raise UsageError("retry_skipped is for a run that is resumed: give resume (--resume) too")
+    arguments, objects = {**run.as_json(), **about}, identities(**run.objects())
+    checked = place.check(arguments, product.output, force=force, resume=resume, objects=objects)
+    had: list[EpisodeNote] = []
+    left_out: list[Skipped] = []
+    reopened = False
+    if resume and place.complete and (found := place.summary()):
+        if not product.data.exists():
+            log.warning(
+                "the run in %s was complete, but its dataset %s is gone: it is made again", place.path, product.output
+            )
+        else:
+            _check_size(product.data, found)
+            damage = product.damage()
+            if not damage and not checked.grown and not (retry_skipped and found.skipped):
+                found = verify_again(place.path, run, found, verify, product.data)
+                return Stored(place.path, product.output, found, True, found.episodes, found.episodes, True)
+            if damage:
+                log.warning("damaged: %s; the dataset is put together again from its data", damage)
+            left_out = [] if retry_skipped else [Skipped(**each) for each in found.skipped]
+            had, reopened = place.reopen(product.data, left_out), True
+    elif resume:
+        had, left_out = place.recover(), [] if retry_skipped else place.skipped()
+    for warning in checked.warnings:
+        log.warning("%s", warning)
+    shown = Progress(progress)
+
+    def standing(now: Standing) -> None:
+        for each in filter(None, (tell, shown.tell)):
+            each(now)
+        place.check_there()
+
+    going = _Going(place, run, product, replace(run.recipe, sink=product.sink(place.parts)), shard)
+    going.begin(had, left_out, standing)
+
+    def prepare() -> None:
+        if reopened:
+            place.reopened()
+        if not (resume and place.parts.exists()):
+            place.begin(arguments, product.output, objects)
+        else:
+            if retry_skipped:
+                place.note_skipped([])
+            if checked.grown:
+                place.grow(arguments)
+        product.begin(had)
+        product.lose(left_out)
+
+    with shown:
+        return going.go(prepare, verify, command)
+
+
+def _check_size(path: Path, summary: Summary) -> None:
+    """Raises Damaged where a complete run's data file is a copy that was cut short."""
+    size = path.stat().st_size
+    if summary.data_bytes not in (0, size):
+        text = f"it has {size:,} bytes and was written with {summary.data_bytes:,}"
+        raise Damaged(f"{path} is damaged: {text}; {REMEDY}")
+
+
+@dataclass
+class _Going:
+    """A run that is made, from its workers' start to its summary. `_recipe`: with the sink that stores episodes."""
+
+    _place: RunDirectory
+    _run: Run
+    _product: Product
+    _recipe: RolloutRecipe
+    _shard: tuple[int, int]
+
+    def begin(self, had: list[EpisodeNote], left_out: list[Skipped], tell: Callable[[Standing], None]) -> None:
+        """Start the workers. Nothing is written yet."""
+        run = self._run
+        self._notes = {note.index: note for note in had}
+        self._had = frozenset(self._notes)
+        before = [each for each in left_out if each.index not in self._notes]
+        self._failures = Failures(before, self._note_skipped)
+        self._skipped = self._failures.left_out
+        schedule = self._schedule({note.index: note.length for note in had})
+        so_far = schedule.skipped, schedule.episodes, len(had)
+        if run.skipping.skip and left_out and (why := run.skipping.too_many(*so_far)):
+            goes_on = f"--resume {remedy(*so_far)} goes on, --resume --retry-skipped tries them again"
+            raise UsageError(f"{why}; {goes_on} (max_skipped=, retry_skipped=True)")
+        began = perf_counter()
+        self._collection = run.collection(
+            schedule, recipe=self._recipe, failures=self._failures, keep=self._place.keep_failure, tell=tell
+        )
+        # how long a cluster takes to start says nothing of the rate
+        self._start = began if run.cluster is None else perf_counter()
+        self._starting = self._start - began
+        self._spec = _limited(self._collection.pool.descriptions[0].metadata["spec"], self._recipe.max_steps)
+
+    def go(self, prepare: Callable[[], None], verify: int, command: str) -> Stored:
+        """Make room (`prepare`), now that all environments could be built; collect, merge, verify, summarize."""
+        stopped: KeyboardInterrupt | CollectionFailed | None = None
+        shares: dict[int, Shares] = {}
+        report: MergeReport | None = None
+        run, place = self._collection, self._place
+        try:
+            with run:
+                prepare()
+                self._collect()
+                shares = run.shares()
+        except (KeyboardInterrupt, CollectionFailed) as error:
+            stopped = error
+        place.check_there()
+        collected = perf_counter() - self._start
+        if stopped is not None or run.tally.restarts:
+            # a worker may have stored an episode and died (or been stopped) before it could tell
+            self._notes = {note.index: note for note in recover(place.parts)}
+        notes, skipped, complete = self._prefix()
+        try:
+            report = self._product.merge(place.parts, notes, run.spaces, self._spec) if notes else None
+        except (OSError, Damaged) as error:
+            if not isinstance(stopped, CollectionFailed):
+                stopped = _unmerged(error, len(self._notes))
+        except KeyboardInterrupt as error:
+            stopped = error
+        if report is None:
+            self._raise(stopped, self._stored(None, None, False))
+        seconds = perf_counter() - self._start
+        made = [note for note in notes if note.index not in self._had]
+        summary = Summary(
+            **about_episodes(notes),
+            **report.about,
+            command=command,
+            versions=versions("treadle", "gymnasium", "numpy", *self._product.packages, *_packages(self._spec)),
+            env_id=env_name(self._run.recipe.env.env),
+            policy=policy_name(self._run.policy),
+            seed=self._run.seed,
+            recoverable=self._spec is not None,
+            inference=run.stats(),
+            before=len(notes) - len(made),
+            seconds=seconds,
+            start_seconds=self._starting,
+            steps_per_second=sum(note.length for note in made) / seconds,
+            time_shares=time_shares(shares.values(), seconds - collected),
+            worker_shares=[min(1.0, each.busy / collected) for at, each in sorted(shares.items()) if at != CALLER],
+            restarts=run.tally.restarts,
+            added=run.tally.added,
+            speculative=run.tally.speculative,
+            skipped=[vars(each) for each in skipped],
+            warnings=[*run.notes(), *report.warnings],
+        )
+        if not complete:
+            summary.warnings.append(
+                f"incomplete: the run was stopped after {len(notes)} episodes in a row were finished"
+            )
+        elif verify and stopped is None:
+            try:
+                few = min(verify, run.source.workers)
+                verified, said = verify_episodes(self._run, notes, verify, self._product.data, few)
+                summary = replace(summary, verified=verified, warnings=[*summary.warnings, *said])
+            except KeyboardInterrupt:
+                summary.warnings.append("verification was interrupted; the dataset is complete")
+        write_summary(place.path / SUMMARY, summary)
+        if complete:
+            place.finish()
+        stored = self._stored(report, summary, complete)
+        if not complete:
+            self._raise(stopped, stored)
+        return stored
+
+    def _collect(self) -> None:
+        notes = self._notes
+        with Journal(self._place.parts, 0) as sent:
+            for index, _, result in self._collection:
+                notes[index] = note = sent.note(result)
+                self._product.have(note)
+
+    def _note_skipped(self, failures: Failures) -> None:
+        self._place.note_skipped(failures.left_out.values())
+        self._product.lose(failures.left_out.values())
+
+    def _prefix(self) -> tuple[list[EpisodeNote], list[Skipped], bool]:
+        """The episodes 0, 1, ... that are there and belong to the run, those among them that are left out, and whether
+        they are all of it."""
+        lengths = {note.index: note.length for note in self._notes.values()}
+        schedule = self._schedule(lengths)
+        run = range(schedule.prefix)
+        notes = [self._notes[index] for index in run if index in lengths]
+        return notes, [self._skipped[index] for index in run if index in schedule.skipped], schedule.complete
+
+    def _schedule(self, have: dict[int, int]) -> Schedule:
+        return self._run.schedule(have=have, skipped=self._skipped, shard=self._shard)
+
+    def _stored(self, report: MergeReport | None, summary: Summary | None, complete: bool) -> Stored:
+        path = None if report is None else report.path
+        return Stored(self._place.path, path, summary, complete, len(self._notes), len(self._had))
+
+    def _raise(self, stopped: KeyboardInterrupt | CollectionFailed | None, stored: Stored) -> NoReturn:
+        if not stored.finished:
+            self._place.abandon()
+        if isinstance(stopped, CollectionFailed):
+            stopped.finished, stopped.stored = stored.finished, stored
+            raise stopped
+        raise Interrupted(stored) from None
+
+
+def _unmerged(error: OSError | Damaged, finished: int) -> CollectionFailed:
+    # what failed is in the text of the error
+    reason = str(error) if isinstance(error, Damaged) else f"{error.strerror}: {error.filename}"
+    failed = CollectionFailed(reason, where=Where(phase="write"), reason=reason)
+    failed.__cause__ = error
+    failed.finished = finished
+    return failed
+
+
+def _limited(spec: str | None, max_steps: int | None) -> str | None:
+    """The spec whose environment is cut after as many steps as the run's were."""
+    if spec is None or max_steps is None:
+        return spec
+    fields = json.loads(spec)
+    fields["max_episode_steps"] = min(max_steps, fields.get("max_episode_steps") or max_steps)
+    return json.dumps(fields)
+
+
+def _packages(spec: str | None) -> list[str]:
+    """Packages whose version decides what an environment does, as far as its entry point tells."""
+    if spec is None:
+        return []
+    entry = str(json.loads(spec).get("entry_point") or "")
+    return [entry.split(":")[0].split(".")[0].replace("_", "-"), "mujoco" if "mujoco" in entry else "treadle"]
