@@ -86,6 +86,8 @@ def test_killed_and_resumed_it_is_the_undisturbed_run(workers: int, tmp_path: Pa
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     first = kept(whole, 30, backend="serial")
     assert first.left_out
+    said = json.loads((whole / "summary.json").read_text())["remarks"]
+    assert [each["text"] for each in said] == [remark.text for remark in first.remarks] != []
     assert {each.index for each in first.left_out} == {each["index"] for each in lines(whole) if each["end"] == "error"}
 
     def stop(score: Any) -> None:

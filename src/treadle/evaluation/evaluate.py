@@ -27,7 +27,8 @@ from treadle.progress import Progress, Standing
 from treadle.record.journal import EpisodeNote, read
 from treadle.record.making import Interrupted, make
 from treadle.record.parts import KEPT
-from treadle.record.run_directory import FORMAT, RunDirectory
+from treadle.record.run_directory import FORMAT, SUMMARY, RunDirectory
+from treadle.record.summary import write_summary
 from treadle.sample.failed import CollectionFailed, Failures
 from treadle.sample.named import env_of, reference_of
 from treadle.sample.run import EpisodeKeywords, Run, RunKeywords
@@ -138,6 +139,9 @@ def evaluate(
         raise
     result = scored(whole, [Skipped(**each) for each in summary.skipped], summary.verified)
     assert result is not None  # a run of which all fails has ended
+    remarks = [{"text": each.text, "episodes": list(each.episodes)} for each in result.remarks]
+    if remarks != summary.remarks:
+        write_summary(folder / SUMMARY, replace(summary, remarks=remarks))
     return replace(result, inference=summary.inference)
 
 

@@ -67,6 +67,7 @@ class Summary:
         checks: digests of what `merge_shards` takes of other files, by file (`treadle.record.merge.checks`).
         missing: of a run that was put together without all of its shards: "shard", "episodes" (how many of it are
             missing) and "cause" of each; `hash` ends with "-incomplete" then.
+        remarks: of an evaluation what a reader should know: "text", and the "episodes" that it is about.
         recoverable: can the dataset's `recover_environment()` make the environment? An environment of one's own has no
             spec, nor has one in a wrapper that does not record its arguments.
 
@@ -108,6 +109,7 @@ class Summary:
     start_seconds: float = 0.0
     checks: dict[str, str] = field(default_factory=dict)
     missing: list[dict[str, Any]] = field(default_factory=list)
+    remarks: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def in_short(self) -> str:
