@@ -62,5 +62,13 @@ install --editable '.[all]' --requirement "$requirements"
 if [ "$group" = heavy ]; then # the originals that ours are compared with: their own pins clash with everybody else's
   "$python" scripts/group.py heavy-alone >"$requirements"
   install --no-deps --requirement "$requirements"
+  if ! command -v chromium >/dev/null 2>&1; then # in which a test opens a report; never a browser of playwright's own
+    browser='apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium'
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+      echo "setup: reports are tested in Chromium; as root: $browser" >&2
+      exit 1
+    fi
+    bash -c "$browser" >/dev/null
+  fi
 fi
 state >"$stamp"

@@ -33,7 +33,7 @@ BEYOND = tomllib.loads(Path(__file__).with_name("house.toml").read_text(encoding
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"cli"}),
-    frozenset({"replays", "evaluation", "sb3", "tianshou", "pettingzoo", "dm_env", "lerobot"}),
+    frozenset({"replays", "evaluation", "reports", "sb3", "tianshou", "pettingzoo", "dm_env", "lerobot"}),
     frozenset({"record", "testing"}),
     frozenset({"tasks", "samplers"}),
     frozenset({"vector", "plan", "sample"}),

@@ -28,6 +28,7 @@ from .record.dataset import collect_dataset as collect_dataset
 from .record.merge import load as load
 from .record.shards import merge_shards as merge_shards
 from .replays.replay import replay as replay
+from .reports.report import report as report
 from .repro import last_failure as last_failure
 from .sample.collect import collect as collect
 from .sample.scores import compare as compare

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 try:  # the half second of imports in which nobody else could tell of a Ctrl-C
-    from treadle.cli import dataset_options, failures, options
+    from treadle.cli import dataset_options, failures, options, report
     from treadle.cli.process import names_code, search_here
     from treadle.gone import refusal
 except KeyboardInterrupt:
@@ -26,6 +26,7 @@ COMMANDS = {
     "eval": (options.Eval, "eval", "run"),
     "replay": (options.Replay, "replay", "run"),
     "check": (options.Check, "check", "run"),
+    "report": (report.Report, "report", "run"),
     "dataset merge": (dataset_options.Merge, "dataset", "merge"),
     "dataset info": (dataset_options.Info, "dataset", "info"),
     "dataset verify": (dataset_options.Verify, "dataset", "verify"),
@@ -105,7 +106,7 @@ def _command(typer: Any, kind: Any, module: str, function: str, given: list[str]
 
                 forkserver.begin()  # beside the imports of the command, which take as long
             work = getattr(import_module(f"treadle.cli.{module}"), function)
-            if module not in ("dataset", "replay") and names_code(given):  # a replay looks at its file first
+            if module not in ("dataset", "replay", "report") and names_code(given):  # a replay looks at its file first
                 search_here()
             return int(work(chosen))
 
