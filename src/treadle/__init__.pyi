@@ -27,6 +27,7 @@ from .program.torch_policy import torch_policy as torch_policy
 from .record.dataset import collect_dataset as collect_dataset
 from .record.merge import load as load
 from .record.shards import merge_shards as merge_shards
+from .replays.film import film as film
 from .replays.replay import replay as replay
 from .reports.report import report as report
 from .repro import last_failure as last_failure

@@ -10,7 +10,14 @@ import pytest
 
 from conftest import require
 from treadle.errors import MissingExtra, UsageError
-from treadle.record.video import write_video
+from treadle.record.video import video
+
+
+def write_video(path: Path, frames: list[np.ndarray], fps: float = 30.0) -> None:
+    with video(path, fps) as take:
+        for frame in frames:
+            take(frame)
+
 
 FRAMES = [np.full((3, 5, 3), 40 * i, np.uint8) for i in range(4)]
 
@@ -43,7 +50,7 @@ def test_an_animated_png_has_all_frames(tmp_path: Path) -> None:
 
 def test_an_mp4_where_ffmpeg_is(tmp_path: Path) -> None:
     if find_spec("imageio_ffmpeg"):
-        write_video(tmp_path / "a.mp4", [frame[..., 0] for frame in FRAMES])
+        write_video(tmp_path / "a.mp4", FRAMES)
         assert (tmp_path / "a.mp4").read_bytes()[4:8] == b"ftyp"
     else:
         with pytest.raises(MissingExtra, match="treadle\\[video\\]"):
@@ -51,7 +58,9 @@ def test_an_mp4_where_ffmpeg_is(tmp_path: Path) -> None:
 
 
 def test_what_is_no_video(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="at least one"):
-        write_video(tmp_path / "a.png", [])
+    write_video(tmp_path / "a.png", [])
     with pytest.raises(UsageError, match=r"not 'a\.gif'"):
         write_video(tmp_path / "a.gif", FRAMES)
+    with pytest.raises(UsageError, match="have one size"):
+        write_video(tmp_path / "a.png", [*FRAMES, FRAMES[0][:2]])
+    assert list(tmp_path.iterdir()) == [], "neither a file nor a part of one"

@@ -144,6 +144,13 @@ def references(name: str, texts: list[str]) -> tuple[Any, ...]:
     return tuple(reference(name, text) for text in texts)
 
 
+def indices(name: str, text: str) -> tuple[int, ...]:
+    """Numbers with commas between them."""
+    if not re.fullmatch(r"(\d+(,\d+)*)?", text):
+        raise UsageError(f"{name} takes numbers of episodes such as 4,17, got {text!r}")
+    return tuple(map(int, filter(None, text.split(","))))
+
+
 def environment(name: str, text: str) -> Any:
     """One environment."""
     from treadle.sample.named import env_of
@@ -398,11 +405,18 @@ class Replay(Command):
 
       treadle replay data/failures/episode-7.repro --step 299
 
+      treadle replay data --best 2 --worst 2 --failed 3 --episodes 4,17 --render films
+
     The environment is built in this process, from the same seeds, and given the same actions; where none were
     recorded (the worker died) the policy is asked again. What it raises is shown with its own frames. A death is
     replayed in a process of its own and its last line shown; a step that hangs is stopped after the limit of the
     run (--timeout). Rewards, ends and observations are compared with what was recorded on the way: the first step
     and field that differ are told.
+
+    FILMS. With --best, --worst, --failed or --episodes the episodes of a run are chosen by their results, played
+    again in processes of their own and rendered off-screen, each into a film of its own in the folder --render
+    (default: DIR/films): an .mp4, or without treadle[video] an animated PNG. A film whose episode
+    differs from what was recorded has red edges from there on.
 
     A run leaves what its failures are replayed from in DIR/failures. Files of your own runs are trusted but for
     their pickles; of those of others only installed environments are built, unless --trust says otherwise.
@@ -416,7 +430,12 @@ class Replay(Command):
         pdb: Stop in a debugger at the line that raised; before the step that ended the worker; with --step before
             that one.
         step: Stop after step N.
-        render: Write a video, .mp4 or .png.
+        render: Write a film: a file, .mp4 or .png; or a folder, for films of several.
+        plain: Leave out the line under a film with step, reward and return.
+        best: Film N of the episodes with the largest returns.
+        worst: Film N of those with the smallest.
+        failed: Film the first N that were no success or raised.
+        episodes: Film these.
         policy: Ask the episode's own policy, although its actions were recorded.
         other_policy: Ask this one instead.
         trust: Run all that the file names, and open its pickles. That runs code of the file's.
@@ -428,7 +447,12 @@ class Replay(Command):
     env: str | None = typed(None, "ENV")
     pdb: bool = typed(False)
     step: int | None = typed(None, "N")
-    render: Path | None = typed(None, "FILE")
+    render: Path | None = typed(None, "FILE|FOLDER")
+    plain: bool = typed(False)
+    best: int = typed(0, "N", means=at_least(0))
+    worst: int = typed(0, "N", means=at_least(0))
+    failed: int = typed(0, "N", means=at_least(0))
+    episodes: str = typed("", "I,J,...", means=indices)
     policy: bool = typed(False)
     other_policy: str | None = typed(None, POLICY, means=None)
     trust: bool = typed(False)

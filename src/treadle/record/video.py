@@ -1,4 +1,4 @@
-"""Moving pictures. The only file that imports imageio_ffmpeg.
+"""Moving pictures, written as they come. The only file that imports imageio_ffmpeg.
 
 An .mp4 needs ffmpeg. Without it there is the animated PNG, which every browser plays: a PNG with frames (the APNG
 chunks of the third edition of the PNG specification), written here, with nothing but zlib.
@@ -6,9 +6,11 @@ chunks of the third edition of the PNG specification), written here, with nothin
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +18,45 @@ import numpy as np
 
 from treadle.errors import UsageError, needed
 
-TALL = 400  # small pictures are shown larger, by a whole number
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+COUNT_AT = len(SIGNATURE) + 25  # after the chunk IHDR
+
+Taker = Generator[None, np.ndarray, None]  # `send` takes a picture, `close` ends the file
 
 
-def write_video(path: Path, frames: Sequence[np.ndarray], fps: float = 30.0) -> None:
-    """Write pictures (uint8[height, width, 3], or [height, width]) as a video: an .mp4, or an animated .png.
+@contextmanager
+def video(path: Path, fps: float = 30.0) -> Iterator[Callable[[np.ndarray], None]]:
+    """In the block a video is written: an .mp4, or an animated .png. Gives what takes its pictures:
+    uint8[height, width, 3], all of one size.
+
+    When the block has ended the file is there, whole; where it raises, or there were no pictures, it is as it was.
 
     Raises:
-        MissingExtra: an .mp4, and imageio-ffmpeg is not installed.
-        UsageError: another suffix, or no pictures.
+        UsageError: another suffix, or pictures of several sizes.
+        MissingExtra: with the first picture of an .mp4, where imageio-ffmpeg is not installed.
     """
-    if not frames:
-        raise UsageError("a video needs at least one picture")
-    if path.suffix == ".mp4":
-        _write_mp4(path, frames, fps)
-    elif path.suffix == ".png":
-        path.write_bytes(animated_png([_rgb(frame) for frame in frames], fps))
-    else:
+    kinds = {".mp4": _mp4, ".png": _animated_png}
+    if path.suffix not in kinds:
         raise UsageError(f"a video is an .mp4 or an (animated) .png, not {path.name!r}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".part-{path.name}")  # ffmpeg goes by the suffix
+    taker, sizes = kinds[path.suffix](part, fps), set()
+    next(taker)
+
+    def take(picture: np.ndarray) -> None:
+        sizes.add(picture.shape[:2])
+        if len(sizes) > 1:
+            raise UsageError(f"the pictures of a video have one size, and these have {sizes}")
+        taker.send(picture)
+
+    try:
+        yield take
+        taker.close()
+        if sizes:
+            os.replace(part, path)
+    finally:
+        taker.close()
+        part.unlink(missing_ok=True)
 
 
 def mp4_writer(path: Path, size: tuple[int, int], fps: float, **options: Any) -> Any:
@@ -48,49 +71,43 @@ def mp4_writer(path: Path, size: tuple[int, int], fps: float, **options: Any) ->
     return writer
 
 
-def _write_mp4(path: Path, frames: Sequence[np.ndarray], fps: float) -> None:
-    height, width = _even(_enlarged(_rgb(frames[0]))).shape[:2]
-    writer = mp4_writer(path, (width, height), fps, quality=8)
+def _mp4(path: Path, fps: float) -> Taker:
+    picture = _even((yield))
+    writer = mp4_writer(path, (picture.shape[1], picture.shape[0]), fps, quality=8)
     try:
-        for frame in frames:
-            writer.send(np.ascontiguousarray(_even(_enlarged(_rgb(frame)))))
+        while True:
+            writer.send(np.ascontiguousarray(picture))
+            picture = _even((yield))
     finally:
         writer.close()
 
 
-def animated_png(frames: Sequence[np.ndarray], fps: float) -> bytes:
-    """Pictures (uint8[height, width, 3], all of one size) as an animated PNG."""
-    height, width = frames[0].shape[:2]
-    parts = [b"\x89PNG\r\n\x1a\n", _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))]
-    parts.append(_chunk(b"acTL", struct.pack(">II", len(frames), 0)))
-    number = 0
-    for index, frame in enumerate(frames):
-        # sequence number, size, offset, delay (milliseconds / 1000), leave it there, replace what was there
-        control = (number, width, height, 0, 0, round(1000 / fps), 1000, 0, 0)
-        parts.append(_chunk(b"fcTL", struct.pack(">IIIIIHHBB", *control)))
-        number += 1
-        rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each row begins with its filter: 0, none
-        rows[:, 1:] = frame.reshape(height, -1)
-        data = zlib.compress(rows.tobytes(), 6)
-        if index == 0:
-            parts.append(_chunk(b"IDAT", data))
-        else:
-            parts.append(_chunk(b"fdAT", struct.pack(">I", number) + data))
-            number += 1
-    return b"".join([*parts, _chunk(b"IEND", b"")])
+def _animated_png(path: Path, fps: float) -> Taker:
+    picture = yield
+    height, width = picture.shape[:2]
+    count = number = 0
+    with open(path, "wb") as file:
+        head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+        file.write(SIGNATURE + _chunk(b"IHDR", head) + _chunk(b"acTL", bytes(8)))
+        try:
+            while True:
+                # sequence number, size, offset, delay (milliseconds / 1000), leave it there, replace what was there
+                control = (number, width, height, 0, 0, round(1000 / fps), 1000, 0, 0)
+                rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each row begins with its filter: 0, none
+                rows[:, 1:] = picture.reshape(height, -1)
+                data = zlib.compress(rows.tobytes(), 6)
+                shown = (b"fdAT", struct.pack(">I", number + 1) + data) if count else (b"IDAT", data)
+                file.write(_chunk(b"fcTL", struct.pack(">IIIIIHHBB", *control)) + _chunk(*shown))
+                number, count = 2 * count + 1, count + 1
+                picture = yield
+        finally:
+            file.write(_chunk(b"IEND", b""))
+            file.seek(COUNT_AT)
+            file.write(_chunk(b"acTL", struct.pack(">II", count, 0)))
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def _rgb(frame: np.ndarray) -> np.ndarray:
-    return np.repeat(frame[..., None], 3, axis=-1) if frame.ndim == 2 else frame[..., :3]
-
-
-def _enlarged(frame: np.ndarray) -> np.ndarray:
-    times = max(1, TALL // frame.shape[0])
-    return frame.repeat(times, axis=0).repeat(times, axis=1)
 
 
 def _even(frame: np.ndarray) -> np.ndarray:

@@ -100,7 +100,7 @@ class Player:
     until: stop after so many steps, counted over all that is played, 0 for the reset; None: at the end.
     debug: stop in a debugger there, before the step (or the first reset) is made.
     tick: called before each reset and step with the episode and the step, 0 for resets.
-    frames: where pictures go; None: none are made.
+    picture: called after each reset and step with what the film says there (`treadle.replays.pictures`); None: no film.
     other: was the environment given in the place of the recorded one? Then its first observation has to be the same.
 
     Attributes:
@@ -115,10 +115,10 @@ class Player:
         until: int | None = None,
         debug: bool = False,
         tick: Callable[[int, int], None] = lambda episode, step: None,
-        frames: list[np.ndarray] | None = None,
+        picture: Callable[[int, float | None, float, bool], None] | None = None,
         other: bool = False,
     ) -> None:
-        self.env, self.result, self._tick, self._frames = env, Replay(repro), tick, frames
+        self.env, self.result, self._tick, self._picture = env, Replay(repro), tick, picture
         self._debug, self.at, self._begun, self._other = debug, 0, False, other
         self._until, self._most = until, repro.about.get("max_steps")
         self.checks = Checks(repro, env.observation_space)
@@ -162,17 +162,17 @@ class Player:
             self.result.episode, self.result.steps = self.result.episode + 1, 0
         if ended and then is not None:
             return then(), True
-        self._seen(observation)
+        self._seen(observation, float(np.sum(reward)))
         return observation, ended
 
-    def _seen(self, observation: Any) -> None:
+    def _seen(self, observation: Any, reward: float | None = None) -> None:
         self.result.observation = observation
         self.checks.place = self.result.episode, self.result.steps
         self.checks.observation(self.at, observation)
         if self._wrong:
             raise Left
-        if self._frames is not None:
-            self._frames.append(np.asarray(self.env.render()))
+        if self._picture is not None:
+            self._picture(self.result.steps, reward, self.result.total_reward, self.checks.difference is not None)
 
     @property
     def _wrong(self) -> bool:

@@ -17,16 +17,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from treadle import seeding
 from treadle.checks import check_seconds, check_whole
-from treadle.errors import UsageError
+from treadle.errors import TreadleError, UsageError
 from treadle.program.gym_env import close_env
 from treadle.progress import printable
 from treadle.replays.opening import add_stored, kept_out, open_repro
+from treadle.replays.pictures import film_of, modes_of
 from treadle.replays.playing import Player, limited, recipe_from, script_of_episode, script_of_slot, task_env
 from treadle.replays.result import Difference, Replay, check_spaces, users_stack
 from treadle.repro import Repro
@@ -45,6 +47,7 @@ def replay(
     step: int | None = None,
     pdb: bool = False,
     render: str | Path | None = None,
+    plain: bool = False,
     trust: bool = False,
     timeout: float | None = None,
     here: bool = False,
@@ -68,7 +71,9 @@ def replay(
         pdb: stop in a debugger, in the user's code at the line that raised; with `step` before that step is made; for a
             worker that died before the step in which it did. Where nothing fails but something is not as recorded, it
             is played once more, and the debugger stops before the step that first differed.
-        render: write a video (.mp4, .png) of what the environment renders there.
+        render: write a video (.mp4, .png) of what the environment renders there: a picture of the reset and of each
+            step, with step, reward and return in a line under it, which is red from where it differs.
+        plain: the pictures alone.
         trust: follow all that the file names, and open its pickles: that runs code of the file's. False: names are
             followed in what is in memory, and in files that this user's own runs have written; of other files only
             installed environments with plain arguments are built (docs/security.md).
@@ -96,7 +101,7 @@ def replay(
         before = max(0, repro.about.get("steps", 0) - (recorded.get("step") or 0))
         until = None if step is None else step + before
         play = partial(_play, repro, env=env, policy=policy, trust=trust, limit=limit, tick=tick)
-        player = play(until=until, pdb=pdb, render=render)
+        player = play(until=until, pdb=pdb, render=render, plain=plain)
         result, found = player.result, player.result.difference
         if pdb and step is None and result.error is None and found is not None:
             print(printable(f"it first differs from what was recorded in {found}; once more, to there:"))
@@ -116,6 +121,7 @@ def _play(
     until: int | None,
     pdb: bool,
     render: str | Path | None = None,
+    plain: bool = False,
 ) -> Player:
     """Build the environment and play, see `replay` and, of `until`, `Player`."""
     with seeding.keep_globals(), limited(limit) as ring:
@@ -131,18 +137,15 @@ def _play(
                 add_stored(repro, built.observation_space, built.action_space)
             if env is not None and "spaces" in repro.about:
                 check_spaces(repro, built)
-            frames: list[Any] | None = None if render is None else []
-            player = Player(repro, built, until=until, debug=pdb, tick=begin, frames=frames, other=env is not None)
-            if face == "slot":
-                script = script_of_slot(repro, built, trust)
-            else:
-                script = script_of_episode(repro, built, policy, trust)
-            player.run(script, pdb)
-            if render is not None and frames is not None:
-                from treadle.record.video import write_video
-
-                metadata = getattr(built, "metadata", None) or {}
-                write_video(Path(render), frames, float(metadata.get("render_fps", 30)))
+            with nullcontext() if render is None else film_of(built, Path(render), plain) as picture:
+                player = Player(
+                    repro, built, until=until, debug=pdb, tick=begin, picture=picture, other=env is not None
+                )
+                if face == "slot":
+                    script = script_of_slot(repro, built, trust)
+                else:
+                    script = script_of_episode(repro, built, policy, trust)
+                player.run(script, pdb)
         finally:
             close_env(built)
     return player
@@ -153,8 +156,10 @@ def _built(repro: Repro, env: Any, trust: bool, pictures: bool) -> Any:
         return recipe_from(repro, env, trust, pictures).build()
     except TypeError as error:
         if pictures and "'render_mode'" in str(error):
-            text = "a video (--render) wants an environment that takes render_mode='rgb_array'"
-            raise UsageError(f"{text}: {error}") from error
+            bare = recipe_from(repro, env, trust).build()
+            close_env(bare)
+            text = "a film (--render) wants an environment that takes render_mode='rgb_array'"
+            raise UsageError(f"{text}; {modes_of(bare)} ({error})") from error
         if env is not None:
             raise UsageError(f"env (--env) is not what was played: building it raised a TypeError: {error}") from error
         raise
@@ -164,8 +169,11 @@ def in_child(repro: Repro, limit: float | None, **options: Any) -> Replay:
     """Play it in a child process and say how that ended. `options`: of `replay`, as JSON."""
     with tempfile.TemporaryDirectory(prefix="treadle-replay-") as place:
         kept, told, file = repro.path, Path(place) / "told", Path(place) / "this.repro"
-        repro.save(file)
-        repro.path = kept
+        if repro.stored is None:
+            repro.save(file)
+            repro.path = kept
+        else:  # what is stored of it is there
+            file, options["episode"] = repro.stored, repro.about["index"]
         told.write_bytes(bytes(8))
         order = json.dumps({"file": str(file), "told": str(told), "limit": limit, "options": options})
         done = subprocess.run(
@@ -221,7 +229,7 @@ def main() -> None:
 
     try:
         result = replay(order["file"], timeout=limit, here=True, tick=tick, **order["options"])
-    except UsageError as refused:
+    except TreadleError as refused:
         os.pwrite(fd, json.dumps({"refused": str(refused)}).encode(), 8)
         return
     faulthandler.cancel_dump_traceback_later()

@@ -1,0 +1,127 @@
+"""`treadle.film`: episodes of a run, chosen by their results, each played again in a process of its own and rendered.
+
+They are played as `treadle.replay` plays them: from what was recorded, without the policy. A process each, as what an
+environment or a driver does to it is then nobody else's affair.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treadle.checks import check_whole, path_of, several
+from treadle.errors import UsageError
+from treadle.replays.choosing import Row, chosen, rows_of
+from treadle.replays.opening import kept_out, open_repro
+from treadle.replays.replay import in_child
+from treadle.replays.result import Replay
+from treadle.repro import Repro
+from treadle.wire.bell import cores
+
+FOLDER = "films"
+
+
+class Film(NamedTuple):
+    """One episode's.
+
+    Attributes:
+        path: the file; None: nothing of the episode could be rendered.
+        replay: what came of playing it. Where it is not `as_recorded` the film is another episode's in part; from the
+            first value that differs on its pictures have a red edge, and the line under them is red.
+    """
+
+    path: Path | None
+    replay: Replay
+
+
+def film(
+    source: Any,
+    *,
+    best: int = 0,
+    worst: int = 0,
+    failed: int = 0,
+    episodes: Sequence[int] = (),
+    out: str | Path | None = None,
+    plain: bool = False,
+    env: str | None = None,
+    trust: bool = False,
+    timeout: float | None = None,
+) -> list[Film]:
+    """Film episodes afterwards: played again in worker processes from recorded actions, rendered off-screen.
+
+    A film has a picture of the reset and one of each step, at the environment's own rate (`render_fps`); it is an .mp4,
+    or, without the extra `video`, an animated PNG. It is named "episode-0017_return-20.0_failure": index, return, end.
+
+    Args:
+        source: the directory of a run, complete or not; or what `treadle.replay` takes.
+        best, worst: of a directory: so many of the episodes with the largest and the smallest returns.
+        failed: so many of those that were no success or raised, the first ones.
+        episodes: and those with these indices. None of all four: the failure that ended the run.
+        out: folder; None: `films` in the directory, or beside the file.
+        plain: leave out the line with step, reward and return.
+        env, trust, timeout: see `treadle.replay`; the environment is given by name.
+
+    Raises:
+        UsageError: as `treadle.replay`; or no episode is chosen, or the environment gives no pictures.
+        MissingExtra: Pillow is missing, and not `plain`.
+    """
+    check_whole(0, none=False, best=best, worst=worst, failed=failed)
+    episodes = several("episodes", episodes, lambda each: isinstance(each, int), "indices")
+    if not isinstance(env, str | None):
+        raise UsageError(f"films are made in processes of their own: name the environment, got env={env!r}")
+    place = path_of("source", source) if isinstance(source, str | os.PathLike) else None
+    rows = {row.index: row for row in rows_of(place)} if place is not None and place.is_dir() else {}
+    indices: list[int | None] = [None]
+    if best or worst or failed or episodes:
+        indices = [*chosen(rows.values(), best=best, worst=worst, failed=failed, episodes=episodes)]
+    if not indices:
+        lost = sum(row.failed for row in rows.values())
+        raise UsageError(f"nothing to film: {len(rows):,} episodes, of which {lost:,} are known to have failed")
+    repros = [open_repro(source, index) for index in indices]
+    if out is None and place is None:
+        raise UsageError("out says which folder films go to, and this failure has none of its own")
+    beside = Path(place or "")
+    folder = (beside if beside.is_dir() else beside.parent) / FOLDER if out is None else path_of("out", out)
+    folder.mkdir(parents=True, exist_ok=True)
+    options = {"env": env, "plain": plain, "trust": trust}
+    with ExitStack() as kept:
+        for repro in repros:  # what is refused is refused before anything is played
+            kept.enter_context(kept_out(repro, env=env, policy=None, trust=trust))
+        threads = ThreadPoolExecutor(min(len(repros), cores()))
+        try:
+            make = partial(_made, rows=rows, folder=folder, timeout=timeout, options=options)
+            return list(threads.map(make, repros))
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+
+def _made(repro: Repro, rows: dict[int, Row], folder: Path, timeout: float | None, options: dict[str, Any]) -> Film:
+    index, failure, rewards = repro.about.get("index", 0), repro.about.get("failed") or {}, repro.arrays.get("rewards")
+    ended = failure.get("kind") in ("died", "late")
+    limit = timeout if timeout is not None or not ended else failure.get("limit")
+    # the step that ended its process would end this one, too, and the film with it
+    step = max(0, (failure.get("step") or 0) - 1) if ended else None
+    suffix = ".mp4" if find_spec("imageio_ffmpeg") else ".png"
+    with tempfile.TemporaryDirectory(prefix=".film-", dir=folder) as place:
+        made = Path(place, f"film{suffix}")
+        given = options | {"trust": options["trust"] or repro.made_here}
+        result = in_child(repro, limit, step=step, render=str(made), **given)
+        if not made.exists():
+            return Film(None, result)
+        row = rows.get(index, Row(index))
+        if math.isnan(row.total_reward):  # the dataset does not have it
+            total = result.total_reward if rewards is None else float(np.nansum(rewards))
+            row = Row(index, total, end="error" if failure or result.failed else "played")
+        path = folder / f"{row.film}{suffix}"
+        os.replace(made, path)
+    return Film(path, result)
