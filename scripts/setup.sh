@@ -62,6 +62,12 @@ install --editable '.[all]' --requirement "$requirements"
 if [ "$group" = heavy ]; then # the originals that ours are compared with: their own pins clash with everybody else's
   "$python" scripts/group.py heavy-alone >"$requirements"
   install --no-deps --requirement "$requirements"
+  drivers="libegl1 libosmesa6" # with which MuJoCo draws without a display; the tests of that are skipped without them
+  if command -v apt-get >/dev/null 2>&1 && ! dpkg -s $drivers >/dev/null 2>&1; then
+    if [ "$(id -u)" != 0 ] || ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends $drivers; } >/dev/null; then
+      echo "setup: MuJoCo cannot draw without a display yet: sudo apt-get install $drivers" >&2
+    fi
+  fi
   if ! command -v chromium >/dev/null 2>&1; then # in which a test opens a report; never a browser of playwright's own
     browser='apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium'
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import struct
 import sys
 import zlib
@@ -17,6 +18,7 @@ import treadle
 from conftest import require
 from treadle.cli.main import main
 from treadle.errors import UsageError
+from treadle.program import offscreen
 from treadle.record.dataset import collect_dataset
 from treadle.replays import film as film_module
 
@@ -31,8 +33,9 @@ RED = [185, 28, 28]
 
 @pytest.fixture(autouse=True)
 def without_ffmpeg(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Animated PNGs, whose pictures are exact."""
+    """Animated PNGs, whose pictures are exact; and MuJoCo is not asked, as these environments do not draw by it."""
     monkeypatch.setattr(film_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(offscreen, "find_spec", lambda name: None)
 
 
 def run_of(out: Path, fault: str = "none", **options: Any) -> Path:
@@ -219,3 +222,54 @@ class Torn(Corridor):
 
     def render(self) -> Any:
         raise OSError("no lamp")
+
+
+# --- MuJoCo ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "draw", "found"),
+    [
+        (None, {"egl", "osmesa"}, "egl"),
+        ("osmesa", {"egl", "osmesa"}, "osmesa"),
+        ("glfw", {"osmesa"}, "osmesa"),
+        (None, set(), "off"),
+    ],
+)
+def test_the_first_that_draws_is_taken(
+    own: str | None, draw: set[str], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    if own:
+        monkeypatch.setenv("MUJOCO_GL", own)
+    monkeypatch.setattr(offscreen, "_draws", lambda name: name in draw)
+    monkeypatch.setattr(offscreen, "find_spec", lambda name: True)
+    assert offscreen.gl() == found
+
+
+@pytest.mark.heavy
+def test_mujoco_draws_without_a_display(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("mujoco")
+    monkeypatch.undo()  # whether there is MuJoCo is asked again
+    for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    if offscreen.gl() == "off":
+        pytest.skip("neither EGL nor OSMesa draws here: libegl1 and libosmesa6 are missing")
+    out = run_of(
+        tmp_path / "o", env="HalfCheetah-v5", episodes=1, max_episode_steps=5, env_kwargs={"width": 64, "height": 48}
+    )
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (film,) = treadle.film(out, best=1)
+    assert film.path.name.endswith("_truncated.mp4")
+    assert film.replay.as_recorded
+    treadle.replay(out, 0, render="here.mp4")
+    assert [path.name for path in Path.cwd().iterdir()] == ["here.mp4"], "no log of MuJoCo's"
+    assert "MUJOCO_GL" not in os.environ
+    monkeypatch.setattr(offscreen, "gl", lambda: offscreen.NONE)
+    with pytest.raises(UsageError, match="apt-get install libegl1 libosmesa6"):
+        treadle.film(out, best=1)
+    with pytest.raises(UsageError, match="apt-get install libegl1 libosmesa6"):
+        treadle.replay(out, 0, render="none.mp4")
+    assert [path.name for path in Path.cwd().iterdir()] == ["here.mp4"]

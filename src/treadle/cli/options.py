@@ -416,7 +416,8 @@ class Replay(Command):
     FILMS. With --best, --worst, --failed or --episodes the episodes of a run are chosen by their results, played
     again in processes of their own and rendered off-screen, each into a film of its own in the folder --render
     (default: DIR/films): an .mp4, or without treadle[video] an animated PNG. A film whose episode
-    differs from what was recorded has red edges from there on.
+    differs from what was recorded has red edges from there on. MuJoCo needs no display: MUJOCO_GL,
+    EGL and OSMesa are tried.
 
     A run leaves what its failures are replayed from in DIR/failures. Files of your own runs are trusted but for
     their pickles; of those of others only installed environments are built, unless --trust says otherwise.

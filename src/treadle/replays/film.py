@@ -21,6 +21,7 @@ import numpy as np
 
 from treadle.checks import check_whole, path_of, several
 from treadle.errors import UsageError
+from treadle.program.offscreen import off_screen
 from treadle.replays.choosing import Row, chosen, rows_of
 from treadle.replays.opening import kept_out, open_repro
 from treadle.replays.replay import in_child
@@ -97,6 +98,7 @@ def film(
     with ExitStack() as kept:
         for repro in repros:  # what is refused is refused before anything is played
             kept.enter_context(kept_out(repro, env=env, policy=None, trust=trust))
+        kept.enter_context(off_screen())
         threads = ThreadPoolExecutor(min(len(repros), cores()))
         try:
             make = partial(_made, rows=rows, folder=folder, timeout=timeout, options=options)

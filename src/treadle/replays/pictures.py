@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import MissingExtra, TreadleError, UsageError
+from treadle.program.offscreen import ADVICE, GL, NONE
 from treadle.record.video import video
 from treadle.replays.playing import Left
 
@@ -61,9 +64,14 @@ def modes_of(env: Any) -> str:
 
 def _rendered(env: Any) -> np.ndarray:
     """uint8[height, width, 3]."""
+    none = os.environ.get(GL) == NONE
+    if none and "mujoco" in str(type(getattr(env, "unwrapped", env)).__mro__):  # else its viewer complains besides
+        raise UsageError(ADVICE)
     try:
         picture = np.asarray(env.render())
     except Exception as error:
+        if none and "mujoco" in sys.modules:
+            raise UsageError(ADVICE) from error
         text = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(f"no film can be made, as render() raised {text}; {modes_of(env)}") from error
     if picture.dtype != np.uint8 or picture.ndim not in (2, 3):

@@ -26,6 +26,7 @@ from treadle import seeding
 from treadle.checks import check_seconds, check_whole
 from treadle.errors import TreadleError, UsageError
 from treadle.program.gym_env import close_env
+from treadle.program.offscreen import off_screen
 from treadle.progress import printable
 from treadle.replays.opening import add_stored, kept_out, open_repro
 from treadle.replays.pictures import film_of, modes_of
@@ -101,7 +102,8 @@ def replay(
         before = max(0, repro.about.get("steps", 0) - (recorded.get("step") or 0))
         until = None if step is None else step + before
         play = partial(_play, repro, env=env, policy=policy, trust=trust, limit=limit, tick=tick)
-        player = play(until=until, pdb=pdb, render=render, plain=plain)
+        with nullcontext() if render is None or here else off_screen():
+            player = play(until=until, pdb=pdb, render=render, plain=plain)
         result, found = player.result, player.result.difference
         if pdb and step is None and result.error is None and found is not None:
             print(printable(f"it first differs from what was recorded in {found}; once more, to there:"))
