@@ -362,7 +362,7 @@ class Eval(PlayCommand):
     line of its own. The result is the same for any number of workers. ENV, --policy and the seed are explained in:
     treadle collect --help.
 
-      treadle eval reach.py:make --policy my_policy.py:act --out result --on-error skip
+      treadle eval reach.py:make --out result --on-error skip
 
     KEPT. With --out every finished episode is a line of DIR/episodes.jsonl at once, and what it can be replayed from
     is on disk, without its policy; --resume continues, also after a crash or kill -9, and ends with the same result.
