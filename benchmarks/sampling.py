@@ -202,7 +202,7 @@ def treadle(name: str, workers: int, seconds: float, *, schedule: str, rates: di
             steps = len(sampler.obtain_samples(0, wanted, None))
             return steps, perf_counter() - start
 
-        return measure(stretch, [worker.pid for worker in sampler._group.pool.workers])
+        return measure(stretch, [worker.pid for worker in sampler._sampling.pool.workers])
 
 
 class SlowEnv(gym.Env[Any, Any]):

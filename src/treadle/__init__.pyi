@@ -36,7 +36,7 @@ from .sample.scores import compare as compare
 from .evaluation.evaluate import evaluate as evaluate
 from .sample.failed import CollectionFailed as CollectionFailed
 from .sample.run import Run as Run
-from .samplers.workers_lost import WorkersLost as WorkersLost
+from .samplers.fate import WorkersLost as WorkersLost
 from .vector.make_vec import AsyncVectorEnv as AsyncVectorEnv
 from .vector.make_vec import register_all as register_all
 from .vector.make_vec import unregister_all as unregister_all

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import treadle
-from treadle.samplers import trajectories
+from treadle.memory import reserved
+from treadle.memory.reserved import ResultBuffers
 from treadle.samplers.columns import joined
-from treadle.samplers.trajectories import ResultBuffers
 
 
 def address(array: np.ndarray) -> int:
@@ -21,8 +21,8 @@ def address(array: np.ndarray) -> int:
 
 @pytest.fixture(autouse=True)
 def small_arrays_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectories, "LEAST", 1000)
-    monkeypatch.setattr(trajectories, "SPARE", 10_000)
+    monkeypatch.setattr(reserved, "LEAST", 1000)
+    monkeypatch.setattr(reserved, "SPARE", 10_000)
 
 
 def made(on: ResultBuffers, *rows: int) -> np.ndarray:
@@ -104,7 +104,7 @@ def test_results_of_other_kinds_follow_in_the_same_memory() -> None:
 
 def test_nothing_of_a_result_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what a batch of one message alone shows of it, either."""
-    monkeypatch.setattr(trajectories, "LEAST", 8)
+    monkeypatch.setattr(reserved, "LEAST", 8)
     with treadle.LocalSampler(
         lambda o: (o[:, 2] > 0).astype(int), gym.make("CartPole-v1"), max_episode_length=50, seed=1
     ) as sampler:

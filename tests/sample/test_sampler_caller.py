@@ -138,7 +138,7 @@ def test_each_episode_knows_who_acted_first_and_last(kind: Any) -> None:
 def test_of_episodes_that_nobody_takes_no_book_is_kept() -> None:
     with sampler(MultiprocessingSampler, inference="caller", num_envs=8) as made:
         made.obtain_samples(0, 1, None)
-        here: Any = made._here
+        here: Any = made._sampling
         kept, under_way = here._versions, here._run.source.dealt
         finished = (
             kept.keys() - set().union(*under_way.values())
@@ -211,7 +211,7 @@ def test_an_interrupt_that_loses_what_was_told_leaves_nothing_to_wait_for(kind: 
     with sampler(kind, inference="caller", num_envs=4, schedule="deterministic") as sampling:
         expected = columns(sampling.obtain_samples(0, 60, None))
     with sampler(kind, inference="caller", num_envs=4, schedule="deterministic") as sampling:
-        run, times = sampling._here._run, count()
+        run, times = sampling._sampling._run, count()
         heard, poll = run.stream._carry_out, run.pool.calls.poll
 
         def interrupted(events: Any) -> Any:

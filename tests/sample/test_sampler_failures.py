@@ -31,9 +31,8 @@ from treadle import (
     WorkersLost,
 )
 from treadle.play.contract import BadStep
-from treadle.pool.events import Lost
 from treadle.samplers import pool_sampler
-from treadle.worker.life import RestartPolicy, State
+from treadle.worker.life import State
 
 BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
 
@@ -275,7 +274,7 @@ def test_by_index_what_a_dropped_worker_was_making_is_made_by_others(tmp_path: P
 def test_a_worker_that_died_between_two_samplings_is_noticed_at_the_next(caplog: Any) -> None:
     with make(MultiprocessingSampler, Coin(), Walk()) as sampler:
         sampler.obtain_samples(0, 30, None)
-        os.kill(sampler._group.workers[0].pid, signal.SIGKILL)
+        os.kill(sampler._sampling.pool.workers[0].pid, signal.SIGKILL)
         assert len(sampler.obtain_samples(0, 3000, None)) >= 3000
         assert "worker 0 is dropped" in caplog.text
 
@@ -315,7 +314,7 @@ def test_a_worker_whose_replacing_is_learned_of_late_is_told_everything() -> Non
         (pid, *_) = set(sampler.obtain_exact_episodes(1, {"gain": 5.0}).agent_infos["pid"].tolist())
         os.kill(pid, signal.SIGKILL)
         sampler.obtain_samples(0, 1, None)
-        pool = sampler._group.pool
+        pool = sampler._sampling.pool
         while not any(worker.restarts for worker in pool.workers):
             sampler.obtain_samples(0, 1, None)  # until the death is noticed
         while any(worker.state is State.STARTING for worker in pool.workers):
@@ -329,7 +328,7 @@ def test_a_worker_whose_death_an_interrupt_has_kept_from_us_is_told_everything()
     with make(MultiprocessingSampler, Particular(), Walk(), on_failure="restart") as sampler:
         (pid, *_) = set(sampler.obtain_exact_episodes(1, {"gain": 5.0}).agent_infos["pid"].tolist())
         os.kill(pid, signal.SIGKILL)
-        pool = sampler._group.pool
+        pool = sampler._sampling.pool
         while not any(worker.restarts for worker in pool.workers) or pool.calls.changing:
             pool.calls.poll(0.1, lambda event: None)  # Ctrl-C comes before anybody looks at what is told
         infos = sampler.obtain_exact_episodes(1, None).agent_infos
@@ -340,11 +339,12 @@ def test_a_worker_whose_death_an_interrupt_has_kept_from_us_is_told_everything()
 def test_the_episodes_of_a_dead_worker_do_not_wear_out_its_successor() -> None:
     with make(MultiprocessingSampler, Coin(), Walk(), on_failure="restart") as sampler:
         sampler.obtain_exact_episodes(2, None)
-        group = sampler._group
-        assert group.played == {0: 2, 1: 2}
-        assert group.died(Lost([], group.workers[0], WorkerDied("gone"), RestartPolicy.RESTART))
-        assert group.played[0] == 0
-        assert group.played[1] == 2
+        pool = sampler._sampling.pool
+        assert list(map(pool.calls.wear.played, pool.workers)) == [2, 2]
+        os.kill(pool.workers[0].pid, signal.SIGKILL)
+        while not pool.workers[0].restarts:
+            pool.calls.poll(0.1, lambda event: None)
+        assert list(map(pool.calls.wear.played, pool.workers)) == [0, 2]
 
 
 def test_an_update_that_raised_is_not_told_to_workers_that_come_later() -> None:
@@ -392,7 +392,7 @@ def test_what_no_worker_can_begin_with(kind: Any, agents: Any, envs: Any, messag
 def test_what_can_be_told_at_once_starts_nothing(
     kind: Any, agents: Any, envs: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_sampler, "SamplerPool", None)
+    monkeypatch.setattr(pool_sampler, "Gathering", None)
     for worker_class in (DefaultWorker, VecWorker):
         with pytest.raises(TypeError, match=message):
             make(kind, agents, envs, worker_class=worker_class)
@@ -574,7 +574,7 @@ def test_an_interrupted_sampling_leaves_a_sampler_that_goes_on(kind: Any) -> Non
 
 def test_ending_in_the_middle_of_endless_episodes_takes_no_time_to_speak_of() -> None:
     sampler = make(MultiprocessingSampler, Coin(), [Walk(), Endless(os.devnull)], max_episode_length=np.inf)
-    sampler._versions.keep = True  # so that the endless one is not stopped at the end of the sampling
+    sampler._sampling._courier.stale = True  # so that the endless one is not stopped at the end of the sampling
     sampler.obtain_samples(0, 30, None)
     sampler.shutdown_worker()
-    assert all(worker.report.code == 0 for worker in sampler._group.pool.workers)  # asked, not killed
+    assert all(worker.report.code == 0 for worker in sampler._sampling.pool.workers)  # asked, not killed

@@ -116,7 +116,7 @@ def test_a_slow_worker_gets_no_orders_and_then_hears_all_of_them(allow_stale: bo
     with sampler([Steady(), Gated(gate, "reset")], agent, allow_stale=allow_stale) as late:
         for i in range(1, 41):
             assert len(late.obtain_samples(i, 20, {"gain": np.full(1, float(i))}, env_update=Level())) >= 20
-            assert len(late._group.workers[1].owed) <= 1 + allow_stale
+            assert len(late._sampling.pool.workers[1].owed) <= 1 + allow_stale
         gate.touch()
         batch = late.obtain_exact_episodes(4, None)
         assert set(batch.env_infos["level"]) == {40}, "every update counts, also those that came while it was slow"

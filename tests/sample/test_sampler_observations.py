@@ -22,8 +22,8 @@ from treadle import (
     rollout,
 )
 from treadle.samplers import EnvSpec
-from treadle.samplers.observations import Fit
 from treadle.spaces import Mismatch
+from treadle.spaces.fit import Fit
 
 BAD = {
     "shape": np.zeros(3, np.float32),

@@ -11,7 +11,7 @@ from treadle import seeding
 from treadle.errors import attributes_of
 from treadle.play.contract import BadStep, first_observation
 from treadle.play.recipe import SKIPPED, Lost, RolloutOrder, RolloutRecipe, Shares, options_of
-from treadle.play.recorder import Alone, EpisodeBuffer
+from treadle.play.recorder import Alone, EpisodeBuffer, Recorder
 from treadle.program.gym_env import close_env
 from treadle.wire.copies import portable
 from treadle.wire.messages import Raised
@@ -21,12 +21,9 @@ LONG = 100_000  # steps of one episode without a time limit, after which a warni
 
 class Player:
     """Args:
-    recipe: what is played.
-    env: built by the recipe.
+    env: what is stepped.
     record: where episodes are written down.
-    start: told of the policy's seed when an episode begins.
-    shares: where the seconds that resets take are added.
-    seeds: are global generators seeded when an episode begins?
+    most: steps of the longest episode.
 
     Attributes:
         send: gives the episode at hand (action, policy info or None), returns the next observation to act on. Raises
@@ -37,6 +34,28 @@ class Player:
     send: Any = None
     alone: Alone | None = None
 
+    def __init__(self, env: Any, record: Recorder, most: float) -> None:
+        self.env, self._record, self._most = env, record, most
+
+    def play(self, observation: Any) -> Any:
+        """Play on from here: the first observation that waits for an action. Raises as `send`."""
+        playing = self._record.play(self.env.step, observation, self._most, self.alone)
+        self.send = playing.send
+        return next(playing)
+
+
+class EpisodePlayer(Player):
+    """Plays episodes by index, in environments that it builds.
+
+    Args:
+        recipe: what is played.
+        env: built by the recipe.
+        record: where episodes are written down.
+        start: told of the policy's seed when an episode begins.
+        shares: where the seconds that resets take are added.
+        seeds: are global generators seeded when an episode begins?
+    """
+
     def __init__(
         self,
         recipe: RolloutRecipe,
@@ -46,11 +65,12 @@ class Player:
         shares: Shares,
         seeds: bool,
     ) -> None:
-        self._recipe, self.env, self.record = recipe, env, record
+        spec = getattr(env, "spec", None)
+        limited = spec is not None and spec.max_episode_steps is not None
+        super().__init__(env, record, recipe.max_steps or (1 << 62 if limited else LONG))
+        self._recipe, self.record = recipe, record
         self._start, self._shares, self._seeds = start, shares, seeds
         self._begun = 0  # episodes of the present environment
-        spec = getattr(env, "spec", None)
-        self._most = recipe.max_steps or (LONG if spec is None or spec.max_episode_steps is None else 1 << 62)
 
     def begin(self, index: int, root: int, order: RolloutOrder | None = None) -> Any:
         """An episode's first observation; `Lost` where the order lets it be skipped, and it fails in an environment
@@ -84,9 +104,7 @@ class Player:
                 lost = self._lost(error, order)
                 if lost is not None:
                     return lost
-        playing = record.play(self.env.step, observation, self._most, self.alone)
-        self.send = playing.send
-        next(playing)
+        self.play(observation)
         self._shares.reset += perf_counter() - start
         return observation
 
@@ -99,9 +117,7 @@ class Player:
     def go_on(self) -> Any:
         """An episode that has grown suspiciously long goes on without a limit: its latest observation."""
         self._most = 1 << 62
-        playing = self.record.play(self.env.step, self.record.last, self._most, self.alone)
-        self.send = playing.send
-        return next(playing)
+        return self.play(self.record.last)
 
     def rebuild(self) -> None:
         """Take a new environment in place of one that has failed."""

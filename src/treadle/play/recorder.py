@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from treadle.play.contract import flag, numbers, stepped
+from treadle.memory.reserved import reserved
+from treadle.play.contract import BadStep, flag, numbers, stepped
 from treadle.play.episode import Episode
-from treadle.play.reserve import reserved
 from treadle.repro import MOST_BYTES, fingerprint
 from treadle.spaces import Layout, Leaf, RowWriter
 from treadle.wire.copies import checked_info, snapshot
@@ -24,6 +24,7 @@ from treadle.wire.copies import checked_info, snapshot
 # Pong episode (100 MB) a third less
 LARGE = 1 << 12
 FEWEST_ROWS = 64  # rows to make writers for at once
+MOST_STEPS = 1 << 20  # of a trail; of a longer episode there is none
 MEET = 16  # one step in so many of an episode that is played alone comes from outside
 
 # how an episode that is played alone asks for an action (and the policy's info or None), and whether it is to stop
@@ -229,6 +230,64 @@ class Recorder:
         if loose is not None:
             for values, item in zip(column.loose, loose, strict=True):
                 values.append(snapshot(item))
+
+
+class Trail:
+    """What one of a worker's environments was made to do in its present episode, so that it can be replayed.
+
+    Args:
+    env: the environment, before the episode's reset.
+    start: the episode's seed, or the state of the environment's generator, None where there is none; without either
+        nothing is kept.
+    """
+
+    def __init__(self, env: Any, start: tuple[Any, Any]) -> None:
+        self._env, self._start = env, start
+        self._on = start != (None, None)
+        self._actions: list[Any] = []
+        self._rewards: list[float] = []
+        self._seen: list[Any] = []  # the first observation, and the last
+
+    def act(self, action: Any) -> None:
+        """It is about to be stepped."""
+        self._on &= len(self._actions) < MOST_STEPS
+        if self._on:
+            self._actions.append(snapshot(action))
+
+    def see(self, observation: Any, *rewards: float) -> None:
+        """So it was."""
+        if self._on:
+            self._rewards += rewards
+            self._seen = [*self._seen[:1], observation]
+
+    def told(self) -> dict[str, Any] | None:
+        """As `Recorder.trail` has it, with the episode's start. None: too long, or no plain action space."""
+        env, found = self._env, {"start": self._start, "rewards": np.array(self._rewards, np.float64)}
+        if not self._on:
+            return None
+        if self._actions:
+            with contextlib.suppress(ValueError):  # arrays of different shapes
+                found["action.0"] = actions = np.array(self._actions)
+                if actions.shape[1:] != env.action_space.shape or actions.dtype.hasobject:
+                    return None
+        layout, sums = Layout.of(env.observation_space), []
+        for seen in self._seen:
+            pairs = zip(layout.flatten(seen), layout.leaves, strict=True)
+            sums.append(fingerprint([np.asarray(value, leaf.dtype) if leaf.fixed else None for value, leaf in pairs]))
+        if sums:
+            found["checks"] = np.array([[0, len(self._rewards)], [sums[0], sums[-1]]], np.int64)
+        return found
+
+
+def misshapen(error: Exception) -> Exception:
+    """What `Recorder.play` raised at a step: the environment's own error, or that there were not five values."""
+    frames = vars(BaseException)["__traceback__"].__get__(error)  # its class may make more of reading it
+    while frames is not None and frames.tb_next is not None:
+        frames = frames.tb_next
+    here = frames is not None and frames.tb_frame.f_code is Recorder.play.__code__
+    if here and type(error) is not BadStep and issubclass(type(error), TypeError | ValueError):
+        return BadStep(f"step must return five values: {error}")
+    return error
 
 
 def dense(infos: list[tuple[int, dict[str, Any]]], rows: int) -> list[dict[str, Any]]:

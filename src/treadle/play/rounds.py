@@ -1,37 +1,47 @@
-"""The program that makes whole episodes: plays each index of an order from (root, index), hands the results on.
+"""The programs that make whole episodes: play each index of an order from (root, index), hand the results on.
 
 One worker plays `rows` environments at once, so that a policy is asked with batches. Which episode is played where
 does not matter: everything random in episode i comes from (root, i), and where its steps end does not depend on its
-neighbours. An order ends as soon as
-there is a free environment and nothing more to begin; what the others are playing then goes on in the next order.
+neighbours. An order ends as soon as there is a free environment and nothing more to begin; what the others are playing
+then goes on in the next order.
+
+With the policy in the caller, actions come from there (`AskedSlot`): what it makes of an episode is the same, byte for
+byte.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections import deque
 from collections.abc import Generator
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, cast
 
 import numpy as np
+from gymnasium.vector.utils import batch_space
 
+from treadle import seeding
 from treadle.errors import BadAction, UsageError, attributes_of
 from treadle.memory.arena import closed_by_others
 from treadle.play.episode import Episode
 from treadle.play.pack import ENOUGH, SMALL, Packer
-from treadle.play.player import Player, placed
+from treadle.play.player import EpisodePlayer, placed
 from treadle.play.recipe import Lost, Remark, Results, RolloutOrder, RolloutRecipe, Shares
 from treadle.play.recorder import MEET, EpisodeBuffer
 from treadle.play.slot import EpisodeSlot, Globals
-from treadle.program.base import Description
+from treadle.program.base import Description, StepResult
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
 from treadle.program.policies import build_actor
 from treadle.program.suite import Suite
 from treadle.spaces import Layout, Mismatch
+
+RESULTS = "results"  # the key of an info under which results travel
+LOOKS = 4  # steps of each episode in which is looked whether it draws from global generators
 
 
 class Stretch:
@@ -80,7 +90,7 @@ class RolloutSlot(EpisodeSlot):
         for row, env in enumerate(envs):
             record = EpisodeBuffer(self._observations, self._actions, infos=recipe.infos)
             start = partial(self._actor.start, row)
-            self._players.append(Player(recipe, env, record, start, self.shares, seeds))
+            self._players.append(EpisodePlayer(recipe, env, record, start, self.shares, seeds))
         self._latest = self._players[0]  # who has begun an episode last
         self._packer = Packer(self._observations, self._actions, recipe.infos, SMALL if recipe.packs else 0)
 
@@ -216,7 +226,7 @@ class RolloutSlot(EpisodeSlot):
     def _clear(self) -> None:
         self._playing[:] = self._now[:] = [None] * self._recipe.rows
 
-    def _finished(self, player: Player, terminated: bool, truncated: bool) -> Episode | None:
+    def _finished(self, player: EpisodePlayer, terminated: bool, truncated: bool) -> Episode | None:
         """The episode of a player that has stopped; None: it goes on after all. Raises BadStep."""
         if not (terminated or truncated):
             if self._recipe.max_steps is None:
@@ -282,6 +292,123 @@ class RolloutSlot(EpisodeSlot):
         self._actor.close()
         for player in self._players:
             close_env(player.env)
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Reset options. index: of the episode. root: the run's seed. anew: build a new environment first."""
+
+    index: int
+    root: int
+    anew: bool = False
+
+
+class AskedSlot(RolloutSlot):
+    """Args:
+    recipe: what is played; its policy is not asked.
+    slot: its number.
+    globals: what becomes of the process's global generators.
+    shared: does its process play other slots, too? Then an environment that draws from global generators, as its first
+        steps show, gets its own ones back for each of its steps.
+    n_action_steps: steps that each action from the caller is for; None: one, and it has no axis for them.
+    """
+
+    def __init__(
+        self,
+        recipe: RolloutRecipe,
+        slot: int,
+        globals: Globals,
+        n_action_steps: int | None = None,
+        shared: bool = False,
+    ) -> None:
+        self._n = n_action_steps
+        super().__init__(recipe, slot, globals)
+        self._shared = shared and globals is Globals.SEED
+        self._draws = False  # is it known to draw from global generators?
+        self._player: EpisodePlayer = self._players[0]
+        self._infos: list[dict[str, Any] | None] = []  # of the policy, for the steps of the next action
+        self._row = [
+            np.zeros((1, *(leaf.shape or ())), leaf.dtype) if leaf.fixed else None for leaf in self._actions.leaves
+        ]
+        self.step = self._act if n_action_steps is None else self._act_all
+
+    def describe(self) -> Description:
+        about = super().describe()
+        space: Any = about.action_space
+        if self._n is not None:
+            if self._actions.loose:
+                raise UsageError("n_action_steps is for actions of fixed shape")
+            space = batch_space(space, self._n)
+        metadata = {**about.metadata, "action_space": about.action_space}
+        return Description(about.observation_space, space, begins_next=False, metadata=metadata)
+
+    def begin(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        order: Begin = options
+        self._infos = []
+        if order.anew:
+            self._player.rebuild()
+        if self._shared:
+            self._own = None
+        with self._turn():
+            observation = self._player.begin(order.index, order.root)
+        if self._shared:
+            self._first = seeding.GlobalState()
+            self._own = seeding.OwnGlobals(self._first)
+        return observation, {}
+
+    def note(self, infos: list[dict[str, Any] | None]) -> None:
+        """What the policy says of the steps of its next action."""
+        self._infos = infos
+
+    def _act(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        began, player = perf_counter(), self._player
+        info = self._infos.pop(0) if self._infos else None
+        ended: Any = None
+        with self._turn():
+            try:
+                observation = player.send((action, info))
+            except StopIteration as end:
+                ended = end.value
+            except BaseException as error:
+                attributes_of(error)["treadle_trail"] = player.record.trail(True)
+                raise
+        if self._shared and not self._draws and self._own is not None and player.record.length >= LOOKS:
+            assert self._own.state is not None
+            self._draws = not self._own.state.same(self._first)
+            self._own = self._own if self._draws else None  # it takes longer than a small environment's step
+        self.shares.step += perf_counter() - began
+        if ended is None:
+            return observation, 0.0, False, False, {}
+        episode = self._finished(player, *ended)
+        if episode is None:  # it has only grown suspiciously long
+            return player.go_on(), 0.0, False, False, {RESULTS: [self._remark_endless(player.record)]}
+        last, player.send = player.record.last, None
+        terminated, truncated = bool(episode.terminated[-1]), bool(episode.truncated[-1])
+        return last, 0.0, terminated, truncated, {RESULTS: self._ended(episode)}
+
+    def _act_all(self, actions: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Several steps, until the episode ends."""
+        assert self._n is not None
+        leaves = [np.asarray(leaf) for leaf in self._actions.flatten(actions)]
+        told: list[Any] = []
+        for step in range(self._n):
+            for row, leaf in zip(self._row, leaves, strict=True):
+                row[0] = leaf[step]  # type: ignore[index]  # all leaves are fixed
+            (action,) = self._actions.batch_reader(self._row, 0, 1)(None)
+            result = self._act(action)
+            told += result[4].get(RESULTS, [])
+            if self._player.send is None:
+                break
+        return (*result[:4], {RESULTS: told} if told else {})
+
+    def ended(
+        self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]
+    ) -> StepResult:
+        return StepResult(observation, reward, terminated, truncated, info)
+
+    def _turn(self) -> Any:
+        """A turn with global generators of its own: in the caller's thread, and where others are played beside it."""
+        return contextlib.nullcontext() if self._own is None else self._own.turn()
 
 
 def _without_banner(env: EnvRecipe) -> None:

@@ -19,8 +19,8 @@ import numpy as np
 from treadle import seeding
 from treadle.errors import BadAction, UsageError, Where, WorkerError
 from treadle.lockstep.slot_rows import SlotRows
-from treadle.play.asked import RESULTS, AskedSlot, Begin
 from treadle.play.recipe import SKIPPED, Results, RolloutRecipe
+from treadle.play.rounds import RESULTS, AskedSlot, Begin
 from treadle.play.slot import Globals
 from treadle.pool import failure
 from treadle.pool.events import Done, Lost

@@ -1,7 +1,8 @@
 """Garage's samplers on a pool of workers: rollouts by workers that users may write, gathered until there is enough.
 
 To read in this order: `worker` and `default_worker` (what plays), `sampler_slot` (what hosts one, where it works),
-`gathering` (orders out, trajectories in) with `stop_rules` (when it is enough), `pool_sampler` (what users call).
+`gathering` (orders out, trajectories in) with `stop_rules` (when it is enough) and `fate` (what failures mean),
+`pool_sampler` (what users call).
 
 The names below are loaded when they are first used. `treadle.samplers.rollout` is the module here and the function in
 `treadle`.
@@ -26,7 +27,7 @@ HOME = homes(
         "local_sampler": "LocalSampler",
         "multiprocessing_sampler": "MultiprocessingSampler run_worker",
         "ray_sampler": "RaySampler",
-        "workers_lost": "WorkersLost",
+        "fate": "WorkersLost",
     }
 )
 

@@ -17,9 +17,9 @@ from treadle.errors import UsageError
 from treadle.play.contract import first_observation, flag, in_step, stepped
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.named import env_of
-from treadle.samplers.observations import Fit
 from treadle.samplers.steps import EnvSpec, EnvStep, StepType
 from treadle.spaces import Mismatch
+from treadle.spaces.fit import Fit
 
 log = logging.getLogger("treadle")
 
@@ -97,11 +97,10 @@ class GymEnv:
         observation, reward, terminated, truncated, info = stepped(self.env.step(action))
         self._steps = step = self._steps + 1
         fitted(self._fit, observation, step)
-        kind = type_of(step, flag("terminated", terminated, step), flag("truncated", truncated, step))
+        ended, cut = flag("terminated", terminated, step), flag("truncated", truncated, step)
+        kind = StepType.get_step_type(step, step if cut else self._limit, ended)
         if self._shows:
             self.env.render()
-        if self._limit is not None and step >= self._limit:
-            kind = StepType.TIMEOUT
         if kind in (StepType.TERMINAL, StepType.TIMEOUT):
             self._steps = None
         return EnvStep(self.spec, action, float(reward), observation, info, kind)
@@ -149,15 +148,6 @@ class GymEnv:
 
 class Adapted(GymEnv):
     """One that a worker has made, and of which the environment's owner knows nothing."""
-
-
-def type_of(step: int, terminated: bool, truncated: bool) -> StepType:
-    """The type of step number `step` (from 1) of an episode."""
-    if truncated:
-        return StepType.TIMEOUT
-    if terminated:
-        return StepType.TERMINAL
-    return StepType.FIRST if step == 1 else StepType.MID
 
 
 def as_environment(env: Any) -> Any:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from treadle import trees
+from treadle.errors import UsageError
+from treadle.play.columns import stacked
 from treadle.program.policies import asker_of
-from treadle.samplers.columns import stacked
 
 
 class FunctionAgent:
@@ -48,7 +49,7 @@ class FunctionAgent:
 
     def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
         """(actions, {}) for a batch."""
-        return self._ask(observations, _rows(observations)), {}
+        return self._ask(observations, len(trees.leaves(observations)[0])), {}
 
     def _ask(self, observations: Any, rows: int) -> Any:
         if self._asker.draws and len(self._rngs) != rows:
@@ -60,12 +61,6 @@ class FunctionAgent:
 
     def set_param_values(self, values: Any) -> None:
         self.policy.set_param_values(values)
-
-
-def _rows(observations: Any) -> int:
-    if isinstance(observations, dict):
-        return _rows(next(iter(observations.values())))
-    return _rows(observations[0]) if isinstance(observations, tuple) else len(observations)
 
 
 def as_agent(agent: Any) -> Any:
@@ -133,3 +128,21 @@ def _method(agent: Any, name: str) -> Any:
         what = "neither get_action nor get_actions" if name.startswith("get_action") else f"no {name}"
         raise TypeError(f"the agent, a {type(agent).__name__}, has {what}")
     return found
+
+
+def askable(agent: Any) -> Any:
+    """The agent as a policy in the caller takes it: itself, or one that asks it row by row."""
+    if asker_of(agent) is not None or callable(getattr(agent, "initial_state", None)):
+        return agent
+    if not callable(getattr(agent, "get_action", None)):
+        raise UsageError(f"a {type(agent).__name__} is no agent: it has neither get_action nor get_actions")
+    return _RowByRow(agent)
+
+
+class _RowByRow:
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+
+    def get_actions(self, observations: Any) -> Any:
+        actions, infos = actions_of(self._agent, trees.split(observations, len(trees.leaves(observations)[0])))
+        return actions, {key: np.asarray(values) for key, values in infos.items()}

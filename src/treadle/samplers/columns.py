@@ -1,9 +1,5 @@
 """Arrays with time as the first axis: episodes one after the other ("packed") against one row an episode ("padded"),
-slices, and joining; and infos as such columns. Values may be arrays, lists, or nested dicts and tuples of these.
-
-An environment may say a thing on some steps only (Gymnasium's do). Then rows without it hold zero, or None where the
-values are no numbers, and the column `_<key>` (bool) tells which rows have it: Gymnasium's own way for its vectors.
-
+slices, and joining. Values may be arrays, lists, or nested dicts and tuples of these; of infos see `play/columns.py`.
 What must hold of a batch of steps is checked here (`check_steps`, `check_episodes`). The messages are part of the
 contract: programs and tests match them.
 """
@@ -11,14 +7,15 @@ contract: programs and tests match them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces as gs
 
 from treadle import trees
+from treadle.play.columns import absent
+from treadle.spaces.fit import contains, soft_contains
 
 
 def pad_batch_array(array: Any, lengths: Any, max_length: int | None = None) -> Any:
@@ -34,12 +31,9 @@ def pad_batch_array(array: Any, lengths: Any, max_length: int | None = None) -> 
     """
     lengths = np.asarray(lengths)
     longest = int(lengths.max(initial=0))
-    if max_length is None:
-        max_length = longest
-    elif max_length < longest:
+    if max_length is not None and max_length < longest:
         warnings.warn("Creating a padded array with longer length than requested", stacklevel=2)
-        max_length = longest
-    size = int(max_length)
+    size = max(longest, int(max_length or 0))
     inside = np.arange(size) < lengths[:, None]
 
     def pad(values: Any) -> np.ndarray:
@@ -84,57 +78,6 @@ def joined(values: Sequence[Any], there: Callable[..., np.ndarray | None] | None
     return join(*values) if isinstance(values[0], np.ndarray) else trees.map(join, values[0], *values[1:])
 
 
-def array_of(values: Sequence[Any]) -> np.ndarray:
-    """A list of values of steps as one array; an array of objects where they have no common shape or are no numbers."""
-    try:
-        return np.asarray(values)
-    except ValueError:  # of different shapes
-        array = np.empty(len(values), object)
-        array[:] = values
-        return array
-
-
-def stacked(values: Sequence[Any]) -> Any:
-    """A list of values of steps as a tree of arrays, time first; dicts and tuples are nodes of the tree."""
-    first = values[0]
-    if type(first) is dict or (type(first) is tuple and not hasattr(first, "_fields")):
-        return trees.map(lambda *leaves: array_of(leaves), first, *values[1:])
-    return array_of(values)
-
-
-def kept(info: Mapping[str, Any]) -> dict[str, Any]:
-    """An info to keep: its arrays are copied, since environments use theirs again; anything else is as it is."""
-    return {key: value.copy() if type(value) is np.ndarray else value for key, value in info.items()}
-
-
-def columns_of(infos: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """One array of len(infos) rows for each key. A key that some rows lack gets a second column, `_<key>`."""
-    if not any(infos):
-        return {}
-    rows = len(infos)
-    values: dict[str, list[Any]] = {}
-    places: dict[str, list[int]] = {}
-    for row, info in enumerate(infos):
-        for key, value in info.items():
-            if key in values:
-                values[key].append(value)
-                places[key].append(row)
-            else:
-                values[key], places[key] = [value], [row]
-    columns = {}
-    for key, found in values.items():
-        array = array_of(found)
-        if len(found) < rows:
-            there = np.zeros(rows, np.bool_)
-            there[places[key]] = True
-            whole = _absent(array, rows)
-            whole[there] = array
-            columns[key], columns[f"_{key}"] = whole, there
-        else:
-            columns[key] = array
-    return columns
-
-
 def join_columns(
     tables: Sequence[dict[str, Any]],
     lengths: Sequence[int],
@@ -169,18 +112,10 @@ def join_columns(
     for key in [key for key in keys if key[:1] != "_" or key[1:] not in keys]:  # but for the masks
         some = next(table[key] for table in tables if key in table)
         pairs = list(zip(tables, lengths, strict=True))
-        columns[key] = joined([table[key] if key in table else _absent(some, rows) for table, rows in pairs])
+        columns[key] = joined([table[key] if key in table else absent(some, rows) for table, rows in pairs])
         if any(key not in table or f"_{key}" in table for table in tables):
             columns[f"_{key}"] = joined([table.get(f"_{key}", np.full(rows, key in table)) for table, rows in pairs])
     return columns
-
-
-def _absent(like: Any, rows: int) -> Any:
-    if isinstance(like, dict):
-        return {key: _absent(value, rows) for key, value in like.items()}
-    if like.dtype.kind in "biufc":
-        return np.zeros((rows, *like.shape[1:]), like.dtype)
-    return np.full((rows, *like.shape[1:]), None, object)
 
 
 BY_EPISODE = frozenset({"episode_infos", "last_observations", "lengths"})  # columns of a table with one row an episode
@@ -215,48 +150,6 @@ def cut_table(table: Table, first: int, last: int, begin: int, end: int) -> Tabl
     }
 
 
-def soft_contains(space: Any, element: Any) -> bool:
-    """Is it in the space, or has it at least as many entries as the space's values have?
-
-    A value of a Box may so be flat or out of bounds, one of a Discrete one-hot.
-    """
-    if isinstance(space, gs.Dict):
-        return isinstance(element, dict) and _all_contain({k: (space[k], element.get(k)) for k in space}, element)
-    if isinstance(space, gs.Tuple):
-        return (
-            isinstance(element, tuple)
-            and len(element) == len(space.spaces)
-            and all(soft_contains(each, item) for each, item in zip(space.spaces, element, strict=True))
-        )
-    if _contains(space, element):
-        return True
-    entries = _entries(space)
-    return entries is not None and entries == int(np.prod(np.shape(element)))
-
-
-def _all_contain(pairs: dict[Any, tuple[Any, Any]], element: dict[Any, Any]) -> bool:
-    return element.keys() == pairs.keys() and all(soft_contains(space, item) for space, item in pairs.values())
-
-
-def _contains(space: Any, element: Any) -> bool:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Gymnasium's Box warns about what it casts
-        try:
-            return bool(space.contains(element))
-        except (TypeError, ValueError, AttributeError):  # not even a value of some space
-            return False
-
-
-def _entries(space: Any) -> int | None:
-    """How many numbers a flattened value has; None: nobody can tell."""
-    flat = getattr(space, "flat_dim", None)
-    if flat is not None:
-        return int(flat)
-    if isinstance(space, gs.Box):
-        return int(np.prod(space.shape))
-    return int(space.n) if isinstance(space, gs.Discrete) else None
-
-
 def _shape(element: Any) -> Any:
     if isinstance(element, dict | tuple):
         return trees.map(np.shape, element)
@@ -266,7 +159,7 @@ def _shape(element: Any) -> Any:
 def check_values(field: str, values: Any, space: Any) -> None:
     """Raise ValueError unless the first row fits the space. Out of bounds only warns."""
     first = values[0] if isinstance(values, np.ndarray) else trees.row(values, 0)
-    if _contains(space, first):
+    if contains(space, first):
         return
     noun = "observation" if "observation" in field else "action"
     if not soft_contains(space, first):
@@ -290,13 +183,10 @@ class Sizes:
     def see(self, field: str, values: Any) -> None:
         """Raises ValueError when a column is neither an array nor a tree of arrays, or has another number of rows."""
         for leaf in (values,) if isinstance(values, np.ndarray) else trees.leaves(values):
-            if not isinstance(leaf, np.ndarray):
-                if isinstance(values, dict | tuple) and isinstance(leaf, list):
-                    size = len(leaf)  # text and the like in a nested observation
-                else:
-                    raise ValueError(f"{field} is not of type {np.ndarray!r}")
-            else:
-                size = leaf.shape[0]
+            text = isinstance(values, dict | tuple) and isinstance(leaf, list)  # and the like, in nested observations
+            if not text and not isinstance(leaf, np.ndarray):
+                raise ValueError(f"{field} is not of type {np.ndarray!r}")
+            size = len(leaf) if text else leaf.shape[0]
             if self.rows is None:
                 self.rows, self.of = size, field
             elif size != self.rows:
@@ -323,7 +213,9 @@ def check_steps(batch: Any, *, next_observations: bool) -> None:
 
     `next_observations`: does it have them, and infos of episodes, as columns of their own?
     """
-    sizes = Sizes()
+    sizes, spec = Sizes(), batch.env_spec
+    seen = {"observations": spec.observation_space, "next_observations": spec.observation_space}
+    spaces = {**seen, "actions": spec.action_space}
     for field in ("rewards", "observations", "actions", "next_observations", "step_types"):
         if field == "next_observations" and not next_observations:
             continue
@@ -335,11 +227,8 @@ def check_steps(batch: Any, *, next_observations: bool) -> None:
             )
         if sizes.rows == 0:
             raise ValueError(f"{field} has batch size 0: a batch holds at least one step")
-        spec = batch.env_spec
-        if field in ("observations", "next_observations"):
-            check_values(field, values, spec.observation_space)
-        elif field == "actions":
-            check_values(field, values, spec.action_space)
+        if field in spaces:
+            check_values(field, values, spaces[field])
         elif field == "step_types" and values.dtype != np.dtype(object):
             raise ValueError(f"step_types has dtype {values.dtype} but must have dtype StepType")
     sizes.see_infos("agent_infos", batch.agent_infos)

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from treadle import seeding
+from treadle.play.columns import array_of, columns_of, kept, stacked
 from treadle.samplers.adapt import fit_of, fitted, seed_environment, spec_of
 from treadle.samplers.agents import action_of, as_agent, is_parameters, reset_agent, set_parameters
-from treadle.samplers.columns import array_of, columns_of, kept, stacked
 from treadle.samplers.episode_batch import EpisodeBatch
-from treadle.samplers.observations import Fit
 from treadle.samplers.steps import EnvStep
 from treadle.samplers.worker import GLOBALS, Worker
+from treadle.spaces.fit import Fit
 from treadle.wire.copies import snapshot
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from treadle import trees
+from treadle.play.columns import columns_of
 from treadle.play.episode import Episode
 from treadle.samplers.columns import (
     Table,
     check_episodes,
     check_steps,
-    columns_of,
     cut_table,
     join_tables,
     pad_batch_array,

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from treadle.play.columns import array_of, columns_of, kept, stacked
 from treadle.samplers.adapt import as_environment, fit_of, fitted, spec_of
-from treadle.samplers.columns import array_of, columns_of, kept, stacked
 from treadle.samplers.episode_batch import EpisodeBatch
-from treadle.samplers.observations import Fit
 from treadle.samplers.steps import StepType
+from treadle.spaces.fit import Fit
 from treadle.wire.copies import snapshot
 
 

@@ -97,10 +97,8 @@ def run_worker(factory: Any, to_worker: Any, to_sampler: Any, worker_number: int
 
 def _next(to_worker: Any, wait: bool) -> tuple[str, Any]:
     """The next message; while streaming, nothing new means "continue"."""
-    if wait:
-        return to_worker.get()
     try:
-        return to_worker.get_nowait()
+        return to_worker.get(wait)
     except queue.Empty:
         return "continue", None
 

@@ -1,4 +1,9 @@
-"""What all samplers on a pool of workers are: the constructor and the calls. The loop is in `gathering.py`."""
+"""What all samplers on a pool of workers are: the constructor and the calls.
+
+What they sample by is in `gathering.py`; with the agent in the caller it is here: a sampling is a run in
+environments that stay. By index its episodes are those that workers make that ask by themselves; in order of arrival
+they count as they come.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +11,177 @@ import copy
 import math
 import pickle
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
-import numpy as np
-
-from treadle import pickling, seeding
-from treadle.errors import ClosedPool, UsageError, WorkerError
-from treadle.play.recipe import Asking, Inference
+from treadle import pickling
+from treadle.errors import ClosedPool, UsageError
+from treadle.play.episode import Episode
+from treadle.play.recipe import Asking, Inference, RolloutRecipe
+from treadle.pool.pool import Pool
+from treadle.program.gym_env import EnvRecipe
 from treadle.program.ids import own_registrations
 from treadle.program.policies import policy_name
 from treadle.progress import Progress, Standing
+from treadle.sample.by_index import ByIndex
+from treadle.sample.collection import Collection, run_here
 from treadle.sample.growth import Growth
 from treadle.sample.inference import asking_of
 from treadle.sample.run import check_root
 from treadle.sample.schedule import Schedule
 from treadle.sample.scores import Evaluation, Score, evaluation_of, score_of
-from treadle.samplers.agents import is_parameters
-from treadle.samplers.caller_sampling import CallerSampling
+from treadle.samplers.agents import askable, is_parameters, set_parameters
 from treadle.samplers.default_worker import DefaultWorker
 from treadle.samplers.episode_batch import EpisodeBatch
-from treadle.samplers.gathering import Broadcasts, Gathering, SamplerPool, Versions
+from treadle.samplers.gathering import BY_INDEX, Gathering, check_alike, with_versions
 from treadle.samplers.sampler import Sampler
-from treadle.samplers.sampler_slot import Order, SlotRecipe
-from treadle.samplers.steps import StepType
-from treadle.samplers.stop_rules import AtLeast, ByIndex, Exactly, StopRule
-from treadle.samplers.trajectories import ResultBuffers, Trajectories, batch_of
+from treadle.samplers.sampler_slot import SlotRecipe
+from treadle.samplers.steps import EnvSpec
+from treadle.samplers.updates import environment
 from treadle.samplers.worker_factory import WorkerFactory
 from treadle.stream.watch import Watch
-from treadle.wire.broadcast import Broadcast
 from treadle.worker.options import MOST_WORKERS, NAMES, check_names
 
 SCHEDULES = ("arrival", "deterministic")
-MESSAGES = 8  # what is wanted comes in so many messages of each worker, where rollouts are small
+
+
+class CallerSampling:
+    """Args:
+    agent: the caller's own object; None: none yet.
+    env: as samplers take it, one for all.
+    asking: how the agent is asked.
+    workers: processes; None: as many as suit the environments.
+    limit: steps of the longest episode.
+    by_index: do episodes count by index? Else in order of arrival.
+    stale: are episodes handed out that agents of earlier samplings have begun?
+    root: what seeds are derived from.
+    options: of the collection.
+    """
+
+    def __init__(
+        self,
+        agent: Any,
+        env: Any,
+        asking: Asking,
+        *,
+        limit: float,
+        by_index: bool,
+        stale: bool,
+        root: int,
+        **options: Any,
+    ) -> None:
+        self._agent, self._envs, self._asking, self._options = agent, [env], asking, options
+        self._by_index, self._stale, self._root = by_index, stale, root
+        self._limit = None if math.isinf(limit) else int(limit)
+        self._endless: Iterator[tuple[int, int, Any]] | None = None  # episodes in order of arrival, to go on with
+        self._version, self._arrivals = 0, Schedule()
+        self._base = 0  # the first index that no sampling has used
+        # episode -> the agent's version at its first step, and at its last, of those that nobody has taken
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._run = self._built()
+
+    def _built(self) -> Collection:
+        recipe = RolloutRecipe(
+            EnvRecipe(partial(environment, list(self._envs))),
+            max_steps=self._limit,
+            marks_cuts=False,
+            asking=replace(self._asking, policy=askable(self._agent)),
+        )
+        run = run_here(recipe, ByIndex(Schedule(), 0), **self._options)
+        assert run.rows is not None
+        self._spec, self._rows = EnvSpec(*run.spaces, self._limit), run.rows
+        self._rows.acting = self._acting
+        return run
+
+    def _acting(self, index: int, steps: int) -> None:
+        first = self._version if steps == 0 else self._versions[index][0]
+        self._versions[index] = first, self._version
+
+    @property
+    def pool(self) -> Pool:
+        return self._run.pool
+
+    def update(self, agent_update: Any, env_update: Any, by_index: bool) -> None:
+        """Of the agent (None, its parameters, or another), and of the environments (which are built anew)."""
+        for what, given in (("agent_update", agent_update), ("env_update", env_update)):
+            if isinstance(given, list):
+                raise UsageError(f"{what} is a list, one a worker; an agent in the caller is one: give one for all")
+        self._version += 1
+        if is_parameters(agent_update):
+            set_parameters(self._agent, agent_update)
+        elif agent_update is not None:
+            self._agent = agent_update
+            self._rows.policy.ask_from_now(askable(agent_update), policy_name(agent_update))
+        if env_update is not None:
+            self._envs.append(env_update)
+            try:
+                run = self._built()
+            except BaseException:  # those that are there go on
+                self._envs.pop()
+                raise
+            self._run.close()
+            self._endless, self._run = None, run
+
+    def sample(self, steps: int | None, episodes: int | None, watch: Watch) -> EpisodeBatch:
+        """A batch of so many steps or episodes."""
+        if self._by_index or steps is None:
+            schedule = Schedule(episodes, steps, first=self._base)
+            found = self._of(schedule, self._root, watch)
+            self._base = schedule.end or 0
+        else:
+            try:
+                found = self._arriving(steps, watch)
+            finally:  # also what was interrupted is not played twice
+                self._base = max(self._base, self._arrivals.upcoming)
+        return EpisodeBatch.from_episodes(self._spec, found)
+
+    def scores(self, episodes: int, seed: int, watch: Watch) -> list[Score]:
+        """Of the episodes 0, 1, 2, ... of the root `seed`, in order."""
+        scores = map(score_of, self._of(Schedule(episodes), seed, watch))
+        return [replace(each, truncated=not each.terminated) for each in scores]
+
+    def _of(self, schedule: Schedule, root: int, watch: Watch) -> list[Episode]:
+        """The episodes of a schedule, in order of index."""
+        self._again(schedule, root, watch)
+        found = {index: episode for index, _, episode in self._run}
+        self._run.warn()
+        end = schedule.end
+        return [self._stamped(found[index]) for index in sorted(found) if end is None or index < end]
+
+    def _arriving(self, steps: int, watch: Watch) -> list[Episode]:
+        """Episodes as they come, until they have so many steps."""
+        if self._endless is None or not self._stale:
+            self._arrivals = Schedule(first=self._base)
+            self._again(self._arrivals, self._root, watch)
+            self._endless = iter(self._run)
+        found: list[Episode] = []
+        try:
+            while steps > 0:
+                _, length, episode = next(self._endless)
+                steps -= length
+                found.append(self._stamped(episode))
+        except BaseException:
+            self._endless = None
+            raise
+        return found
+
+    def _again(self, schedule: Schedule, root: int, watch: Watch) -> None:
+        self._endless = None
+        self._run.again(schedule, root, watch)
+        self._versions.clear()
+
+    def _stamped(self, episode: Episode) -> Episode:
+        first, last = self._versions.pop(episode.index)
+        if not self._stale:
+            return episode
+        return replace(episode, infos=(with_versions(episode.infos[0], first, last), *episode.infos[1:]))
+
+    def close(self) -> None:
+        """End the workers, who close their environments."""
+        self._run.close()
 
 
 class PoolSampler(Sampler):
@@ -99,13 +239,11 @@ class PoolSampler(Sampler):
         if isinstance(worker_factory, WorkerFactory):
             for agent, env in zip(self._agents, self._envs, strict=True):
                 worker_factory.check_first(agent, env)
-        self._schedule, self._progress = schedule, progress
-        for what, given in (("agents", agents), ("envs", envs)):
-            self._check_alike(what, given)
+        self._by_index, self._progress = schedule == "deterministic", progress
+        if self._by_index:
+            check_alike(BY_INDEX, agents=agents, envs=envs)
         own_seed = getattr(worker_factory, "_seed", None)
-        self._root = secrets.randbits(62) if own_seed is None else int(own_seed) % 2**63
-        self._base = 0  # rollouts that earlier samplings have used, in the deterministic schedule
-        self._versions, self._buffers = Versions(allow_stale), ResultBuffers()
+        root = secrets.randbits(62) if own_seed is None else int(own_seed) % 2**63
         self.total_env_steps = 0
         asking, _, rows = asking_of(self._agents[0], inference, num_envs, worker_factory.n_workers)
         if rows != 1:
@@ -116,11 +254,13 @@ class PoolSampler(Sampler):
                 "treadle.collect(cluster=..., inference='node') asks a policy once a node"
             )
         pool_options |= {"backend": self.backend, "placement": self._placement}
-        self._here = None if asking is None else self._asked_here(asking, allow_stale, pool_options)
-        if self._here is not None:
+        pool_options |= {"by_index": self._by_index, "stale": allow_stale, "root": root}
+        self._sampling: CallerSampling | Gathering
+        if asking is not None:
+            self._sampling = self._asked_here(asking, pool_options)
             return
         registrations = None if self.backend == "serial" else own_registrations()
-        drawn = self._root if own_seed is None else None
+        drawn = root if own_seed is None else None
         recipes = [
             SlotRecipe(worker_factory, agent, self._own_copy(env), drawn, registrations)
             for agent, env in zip(self._agents, self._envs, strict=True)
@@ -130,32 +270,28 @@ class PoolSampler(Sampler):
             more = copy.copy(worker_factory)
             more.n_workers = MOST_WORKERS
             recipes += [replace(recipes[0], factory=more)] * pool_options["later"]
-        self._group = SamplerPool(recipes, **pool_options)
+        self._sampling = Gathering(recipes, self._prepared, **pool_options)
 
     def _grows(self, agents: Any, envs: Any) -> bool:
         """May workers be added? Where nobody counted them, and which of them plays an episode does not matter."""
         factory, listed = self._factory, isinstance(agents, list) or isinstance(envs, list)
         ours = isinstance(factory, WorkerFactory) and factory._worker_class is DefaultWorker and not factory.given
         possible = Growth.possible(None, self.backend, self._options.get("start_method"))
-        return ours and not listed and self._schedule == "deterministic" and possible
+        return ours and not listed and self._by_index and possible
 
-    def _asked_here(self, asking: Asking, allow_stale: bool, options: dict[str, Any]) -> CallerSampling:
+    def _asked_here(self, asking: Asking, options: dict[str, Any]) -> CallerSampling:
         """How the agent is asked in the caller. Raises UsageError where workers do something of their own."""
         factory = self._factory
         if not isinstance(factory, WorkerFactory) or factory._worker_class is not DefaultWorker or factory._worker_args:
             raise UsageError("with inference='caller' nobody asks workers to play: worker_class is for the workers")
-        for what, given in (("agents", self._agents), ("envs", self._envs)):
-            if any(each is not given[0] for each in given):
-                raise UsageError(f"{what} is a list of different things, one a worker; an agent in the caller is one")
-        return CallerSampling(
-            self._agents[0],
-            self._envs[0],
-            asking,
-            workers=factory.n_workers if factory.given else None,
-            limit=factory._max_episode_length,
-            stale=allow_stale,
-            **options,
-        )
+        check_alike("an agent in the caller is one", agents=self._agents, envs=self._envs)
+        workers, limit = factory.n_workers if factory.given else None, factory._max_episode_length
+        return CallerSampling(self._agents[0], self._envs[0], asking, workers=workers, limit=limit, **options)
+
+    def _prepared(self, update: Any, of_envs: bool) -> list[Any]:
+        """What each worker gets of an update."""
+        values = self._factory.prepare_worker_messages(update)
+        return [self._own_copy(value) for value in values] if of_envs else values
 
     def _own_copy(self, env: Any) -> Any:
         """What a worker gets of an environment (or of an update) that the caller has."""
@@ -184,9 +320,7 @@ class PoolSampler(Sampler):
             TypeError, WorkerError: what workers raise, by `on_failure`; what an update raises, always.
             WorkersLost: nobody is left to sample.
         """
-        wanted = _count("num_samples", num_samples)
-        each = -(-wanted // (MESSAGES * len(self._agents)))
-        return self._sampled(partial(AtLeast, wanted), agent_update, env_update, steps=wanted, together=each)
+        return self._sampled(_count("num_samples", num_samples), None, agent_update, env_update)
 
     def obtain_exact_episodes(self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
         """Play so many episodes in each worker.
@@ -202,8 +336,8 @@ class PoolSampler(Sampler):
         Raises:
             As `obtain_samples`; WorkersLost as soon as one worker is gone.
         """
-        each, workers = _count("n_eps_per_worker", n_eps_per_worker), len(self._agents)
-        return self._sampled(partial(Exactly, each, workers), agent_update, env_update, episodes=each * workers)
+        each = _count("n_eps_per_worker", n_eps_per_worker)
+        return self._sampled(None, each * len(self._agents), agent_update, env_update)
 
     def evaluate(
         self, episodes: int = 100, agent_update: Any = None, env_update: Any = None, *, seed: int = 0
@@ -224,138 +358,32 @@ class PoolSampler(Sampler):
         """
         episodes = _count("episodes", episodes)
         check_root(seed)
-        with self._watched(episodes=episodes) as watch:
-            if self._here is not None:
-                self._told_here(agent_update, env_update)
-                played = map(score_of, self._here.by_index(Schedule(episodes=episodes), seed, watch))
-                scores = [replace(each, truncated=not each.terminated) for each in played]
-            else:
-                rule = ByIndex(Schedule(episodes=episodes), self._group.count)
-                self._gather(rule, agent_update, env_update, watch, Trajectories.strip, root=seed, aside=True)
-                scores = _scores(rule.batches(), seed)
+        with self._told(None, episodes, agent_update, env_update, by_index=True) as watch:
+            scores = self._sampling.scores(episodes, seed, watch)
         return evaluation_of(policy_name(self._agents[0]), scores, seed)
 
-    @contextmanager
-    def _watched(self, steps: int | None = None, episodes: int | None = None) -> Iterator[Watch]:
-        with Progress(self._progress) as shown:
-            yield Watch(Standing(of_steps=steps, of_episodes=episodes), shown.tell)
-
-    def _sampled(
-        self,
-        arriving: Callable[[], StopRule],
-        agent_update: Any,
-        env_update: Any,
-        *,
-        steps: int | None = None,
-        episodes: int | None = None,
-        together: int = 1 << 40,
-    ) -> Any:
-        """Sample so many steps, or episodes. arriving: makes the rule of what is enough in order of arrival. together:
-        steps that are worth a message."""
-        by_index, here, buffers = self._schedule == "deterministic", self._here, self._buffers
-        with self._watched(steps, episodes) as watch:
-            if here is not None:
-                self._told_here(agent_update, env_update)
-                schedule = Schedule(episodes, steps, first=self._base)
-                if by_index or steps is None:
-                    batch = here.batch(here.by_index(schedule, self._root, watch))
-                    self._base = schedule.end or 0
-                else:
-                    try:
-                        batch = here.batch(here.arriving(steps, self._root, watch, self._base))
-                    finally:  # also what was interrupted is not played twice
-                        self._base = max(self._base, here.upcoming)
-            else:
-                schedule = Schedule(episodes, steps)
-                rule = ByIndex(schedule, self._group.count, self._base) if by_index else arriving()
-                buffers.begin()
-                settle = partial(Trajectories.settle, lay=buffers.lay)
-                self._gather(rule, agent_update, env_update, watch, settle, root=self._root, steps=together)
-                self._base += schedule.end or 0  # of use by index alone
-                batch = batch_of(rule.batches(), buffers.joined)
+    def _sampled(self, steps: int | None, episodes: int | None, agent_update: Any, env_update: Any) -> Any:
+        with self._told(steps, episodes, agent_update, env_update, self._by_index) as watch:
+            batch = self._sampling.sample(steps, episodes, watch)
         self.total_env_steps += len(batch.rewards)
         return batch
 
-    def _told_here(self, agent_update: Any, env_update: Any) -> None:
-        assert self._here is not None
-        if self._here.closed:
-            raise ClosedPool("the sampler is shut down")
-        for what, given in (("agent_update", agent_update), ("env_update", env_update)):
-            if isinstance(given, list):
-                raise UsageError(f"{what} is a list, one a worker; an agent in the caller is one: give one for all")
-        self._here.update(agent_update, env_update)
-
-    def _gather(
-        self,
-        rule: StopRule,
-        agent_update: Any,
-        env_update: Any,
-        watch: Watch,
-        settle: Callable[[Trajectories], None],
-        *,
-        root: int,
-        steps: int = 1 << 40,
-        aside: bool = False,
-    ) -> None:
-        by_index = isinstance(rule, ByIndex)
-        if by_index:
-            for what, given in (("agent_update", agent_update), ("env_update", env_update)):
-                self._check_alike(what, given, by_index)
-        if self._group.closed:
-            raise ClosedPool("the sampler is shut down")
-        agents, envs = self._updates(agent_update), self._updates(env_update, copied=True)
-        group, before = self._group, list(self._group.updates)
-        if agent_update is not None or env_update is not None:
-            group.updates = [each.and_then(*new) for each, *new in zip(before, agents, envs, strict=True)]
-        order = Order(steps=steps, root=root, aside=aside)
-        gathering = Gathering(group, self._versions, rule, order, watch, settle)
-        try:
-            gathering.run()
-        except WorkerError:
-            if gathering.refused:  # what cannot be applied is not told to workers that come later, either
-                told = [replace(each, due_agent=(), due_env=()) for each in before]
-                group.updates = [t if w in gathering.told else b for w, (b, t) in enumerate(zip(before, told))]
-            raise
-
-    def _updates(self, update: Any, *, copied: bool = False) -> list[Broadcasts]:
-        """One tuple of broadcasts a worker. Workers in processes share one broadcast where they get the same."""
-        if update is None:
-            return [()] * self._group.count
-        values = self._factory.prepare_worker_messages(update)
-        if isinstance(update, list) or (copied and self._group.shared):
-            broadcasts: list[Broadcasts] = [
-                () if value is None else (Broadcast(self._own_copy(value) if copied else value, is_parameters(value)),)
-                for value in values
-            ]
-        else:
-            broadcasts = [(Broadcast(update, is_parameters(update)),)] * len(values)
-        broadcasts += broadcasts[:1] * (self._group.count - len(values))  # workers that were added are as the others
-        if not self._group.shared:
-            for (broadcast,) in filter(None, broadcasts[: len(values)]):
-                try:
-                    broadcast.pack()
-                except Exception as error:  # pickling runs foreign code
-                    raise UsageError(f"an update cannot be sent: {type(error).__name__}: {error}") from error
-        return broadcasts
-
-    def _check_alike(self, what: str, given: Any, by_index: bool | None = None) -> None:
-        """By index, workers must be alike: which of them plays an episode must not matter."""
-        by_index = self._schedule == "deterministic" if by_index is None else by_index
-        if by_index and isinstance(given, list) and any(each is not given[0] for each in given):
-            raise UsageError(
-                f"{what} is a list of different things, one a worker; episodes by index (schedule='deterministic', "
-                "evaluate) must not depend on who plays them: give one for all"
-            )
+    @contextmanager
+    def _told(
+        self, steps: int | None, episodes: int | None, agent_update: Any, env_update: Any, by_index: bool
+    ) -> Iterator[Watch]:
+        """Begin to play so many steps or episodes, after these updates; what shows how far that is."""
+        with Progress(self._progress) as shown:
+            if self._sampling.pool.group.closed:
+                raise ClosedPool("the sampler is shut down")
+            self._sampling.update(agent_update, env_update, by_index)
+            yield Watch(Standing(of_steps=steps, of_episodes=episodes), shown.tell)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def shutdown_worker(self) -> None:
         """End the workers, who close their environments. A second call does nothing."""
-        if self._here is not None:
-            self._here.close()
-            return
-        self._group.close()
-        self._buffers.clear()
+        self._sampling.close()
 
     def __enter__(self) -> Self:
         return self
@@ -390,26 +418,6 @@ def _positions(args: tuple[Any, ...], agents: Any, envs: Any, factory: Any) -> t
         if found[name] is None:
             raise TypeError(f"a sampler needs {name}")
     return found["agents"], found["envs"], found["worker_factory"]
-
-
-def _scores(batches: Sequence[Trajectories], seed: int) -> list[Score]:
-    """The scores of rollouts 0, 1, 2, ... of the root `seed`, in order."""
-    scores = []
-    singles = [batch.part(i, i + 1) for batch in batches for i in range(len(batch.rollouts))]
-    for index, batch in enumerate(singles):
-        rewards, last = batch.columns["rewards"], batch.codes[-1]
-        terminated = bool(last == StepType.TERMINAL)
-        scores.append(
-            Score(
-                index,
-                seeding.episode_env_seed(seed, index),
-                float(np.sum(rewards)),
-                len(rewards),
-                terminated,
-                not terminated,
-            )
-        )
-    return scores
 
 
 def _count(name: str, count: Any) -> int:

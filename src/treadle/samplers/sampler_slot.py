@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -23,14 +22,15 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import UsageError, attributes_of
-from treadle.play.contract import BadStep, in_step, numbers
-from treadle.play.recorder import Recorder, dense
+from treadle.play.columns import ColumnsBuffer
+from treadle.play.contract import BadStep, in_step
+from treadle.play.player import Player
+from treadle.play.recorder import misshapen
 from treadle.play.slot import EpisodeSlot, Globals
 from treadle.program.base import StreamControl
 from treadle.program.ids import register_missing
-from treadle.samplers.adapt import GymEnv, type_of
+from treadle.samplers.adapt import GymEnv
 from treadle.samplers.agents import action_of, reset_agent
-from treadle.samplers.columns import array_of, columns_of, kept, stacked
 from treadle.samplers.default_worker import DefaultWorker
 from treadle.samplers.episode_batch import EpisodeBatch
 from treadle.samplers.steps import StepType
@@ -38,13 +38,13 @@ from treadle.samplers.trajectories import Trajectories, trajectories_of
 from treadle.samplers.worker import GLOBALS
 from treadle.spaces import Layout
 from treadle.wire.broadcast import Broadcast
-from treadle.wire.copies import snapshot
 from treadle.wire.messages import Raised
 
 log = logging.getLogger("treadle")
 
 BATCH, BATCH_SECONDS, BATCH_BYTES = 64, 0.05, 1 << 20  # small rollouts travel together, but none waits long
 ORDINARY = ("rollout", "start_episode", "step_episode", "collect_episode", "seed_episode")
+Broadcasts = tuple[Broadcast, ...]
 PARTS = 4  # messages at least that an order for several rollouts is answered with
 
 
@@ -67,11 +67,31 @@ class SlotRecipe:
 
 
 @dataclass(frozen=True)
+class Updates:
+    """Of an agent, and of an environment."""
+
+    agent: Broadcasts = ()
+    env: Broadcasts = ()
+
+    def and_then(self, more: Updates) -> Updates:
+        """What brings a new worker to where one is that was told these, and then more: parameters go on top of the
+        agent they are for (a broadcast's note says whether it holds parameters)."""
+        agent = more.agent or self.agent
+        if more.agent and self.agent and more.agent[0].note and not self.agent[0].note:
+            agent = self.agent[0], more.agent[-1]
+        return Updates(agent, more.env or self.env)
+
+    def besides(self, more: Updates) -> Updates:
+        """What brings a worker on that has heard neither of these nor of more."""
+        return Updates(self.and_then(more).agent, self.env + more.env)
+
+
+@dataclass(frozen=True)
 class Order:
     """What a worker is asked to do.
 
     Attributes:
-        agent, env: updates to apply first, in this order.
+        updates: to apply first, the agent's before the environment's.
         most: rollouts to make; None: until stopped.
         steps: so many steps are worth a message, also where there could be more in it.
         indices: None, or which rollouts to make.
@@ -81,8 +101,7 @@ class Order:
         rebuilds: how often a worker that raises is built anew before that is told as its failure.
     """
 
-    agent: tuple[Broadcast, ...] = ()
-    env: tuple[Broadcast, ...] = ()
+    updates: Updates = Updates()
     most: int | None = None
     steps: int = 1 << 40
     indices: tuple[int, ...] | None = None
@@ -104,115 +123,60 @@ class Interrupted(BaseException):
     """Raised between two steps when the caller has stopped the stream. No `except Exception` of a worker's takes it."""
 
 
-class DirectRollouts(Recorder):
+class DirectRollouts(Player):
     """Plays for one worker and one environment; see `direct_rollouts`.
 
     Attributes:
-        env: the environment.
-        episodes, rows: what was played since `clear`; rows are steps.
+        adapted: the environment, as the worker has it.
+        record: what was played.
     """
 
     def __init__(self, worker: DefaultWorker) -> None:
         self._worker = worker
-        self.env: GymEnv = worker.env
-        layout = Layout.of(self.env.observation_space)
-        super().__init__(layout, None, kept, dict)
-        self._row_bytes = layout.row_nbytes
-        self.clear()
-
-    @property
-    def rows(self) -> int:
-        return self._base
-
-    @property
-    def episodes(self) -> int:
-        return len(self._lengths)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the observations since `clear`."""
-        return self.rows * self._row_bytes
-
-    def clear(self) -> None:
-        """Forget what was played; its arrays are written again from now on."""
-        self._clear()
-        self._lengths: list[int] = []
-        self._ends: list[int] = []
-        self._lasts: list[Any] = []
-        self._episode_infos: list[dict[str, Any]] = []
+        self.adapted: GymEnv = worker.env
+        env = self.adapted.env
+        self.record = ColumnsBuffer(Layout.of(env.observation_space), env.action_space.shape)
+        super().__init__(env, self.record, worker._max_episode_length)
 
     def rollout(self, stopped: Callable[[], bool]) -> bool:
-        """One episode. True: it is among what `batch` returns. False: it was stopped, and is forgotten.
+        """One episode. True: it is recorded. False: it was stopped, and is forgotten.
 
         Raises what environment and agent raise, and `spaces.Mismatch` for an observation that does not fit its space;
         then it is forgotten, too.
         """
-        worker, agent = self._worker, self._worker.agent
-        self._start = self.env.begins()
-        observation, episode_info = self.env.reset()
-        self._give_up()
-        self._begin(observation)
-        episode_info = kept(episode_info)
+        record, agent, start = self.record, self._worker.agent, self.adapted.begins()
+        observation, episode_info = self.adapted.reset()
+        record.begin(observation, episode_info)
         reset_agent(agent)
-        get_action = getattr(agent, "get_action", None) or partial(action_of, agent)
+        self.alone = getattr(agent, "get_action", None) or partial(action_of, agent), stopped
+        self._most = self._worker._max_episode_length
         try:
-            next(self.play(self.env.env.step, observation, worker._max_episode_length, (get_action, stopped)))
+            self.play(observation)
             return False
         except StopIteration as end:
-            terminated, truncated = end.value
+            record.keep(end.value)
+            return True
         except Exception as error:
-            told = error if self.asking else _misshapen(error)
-            in_step(told, self.length + 1)
-            if not self.asking and self._start != (None, None) and (trail := self.trail(True)):
-                attributes_of(told)["treadle_trail"] = {**trail, "start": self._start}
+            told = error if record.asking else misshapen(error)
+            in_step(told, record.length + 1)
+            if not record.asking and start != (None, None) and (trail := record.trail(True)):
+                attributes_of(told)["treadle_trail"] = {**trail, "start": start}
             if told is error:
                 raise
             raise told from None
-        length = self.length
-        self._lengths.append(length)
-        self._ends.append(type_of(length, terminated, truncated))
-        self._lasts.append(snapshot(self.last))
-        self._episode_infos.append(episode_info)
-        self._base += length
-        return True
-
-    def _done(self, first: int, stop: int) -> list[np.ndarray] | None:
-        with suppress(ValueError):  # arrays of different shapes
-            actions = np.array(self._given[first:stop])
-            if actions.shape[1:] == self.env.action_space.shape and not actions.dtype.hasobject:
-                return [actions]
-        return None
 
     def batch(self, *, copy: bool) -> Trajectories:
-        """What was played since `clear`. Without `copy` its arrays are good until then.
-
-        Raises `BadStep` for a reward that is no real number, ValueError for agents' infos whose keys come and go.
-        """
-        self._give_up()
-        lengths = np.array(self._lengths, np.int64)
+        """What was recorded; see `ColumnsBuffer.columns`."""
+        record, columns = self.record, self.record.columns(copy=copy)
+        lengths = columns["lengths"]
         ends = np.cumsum(lengths)
-        codes = np.full(self.rows, int(StepType.MID), np.uint8)
+        codes = np.full(record.rows, int(StepType.MID), np.uint8)
         codes[ends - lengths] = StepType.FIRST
-        codes[ends - 1] = self._ends
-        columns = {
-            "episode_infos": columns_of(self._episode_infos),
-            "observations": self._observations.tree(self.rows, copy),
-            "last_observations": stacked(self._lasts),
-            "actions": stacked(self._given),
-            "rewards": self._numbers(ends),
-            "env_infos": columns_of(dense(self._infos, self.rows)) if self._infos else {},
-            "agent_infos": _strict(dense(self._policy_infos, self.rows)) if self._policy_infos else {},
-            "lengths": lengths,
-        }
-        return Trajectories(self.env.spec, columns, codes, np.ones(len(lengths), np.int64))
-
-    def _numbers(self, ends: np.ndarray) -> np.ndarray:
-        try:
-            return numbers(self._rewards)
-        except BadStep as error:
-            step = error.step or 1  # of all episodes together
-            error.step = step - int(max(ends[ends < step], default=0))
-            raise
+        codes[ends - 1] = [
+            StepType.get_step_type(length, length if truncated else None, terminated)
+            for length, (terminated, truncated) in zip(record.lengths, record.ends, strict=True)
+        ]
+        return Trajectories(self.adapted.spec, columns, codes, np.ones(len(lengths), np.int64))
 
 
 def direct_rollouts(worker: Any) -> DirectRollouts | None:
@@ -226,23 +190,6 @@ def direct_rollouts(worker: Any) -> DirectRollouts | None:
         return DirectRollouts(worker) if not Layout.of(env.observation_space).loose else None
     except (TypeError, ValueError):  # a space of the user's own
         return None
-
-
-def _misshapen(error: Exception) -> Exception:
-    """What was raised where a step was unpacked: the environment's own error, or that there was nothing to unpack."""
-    frames = vars(BaseException)["__traceback__"].__get__(error)  # its class may make more of reading it
-    inside = frames is not None and frames.tb_next is not None and frames.tb_next.tb_next is not None
-    if not inside and type(error) is not BadStep and issubclass(type(error), TypeError | ValueError):
-        return BadStep(f"step must return five values: {error}")
-    return error
-
-
-def _strict(infos: list[dict[str, Any]]) -> dict[str, Any]:
-    """As the worker stacks its agent's infos: every step has every key."""
-    keys = infos[0].keys() if infos else {}.keys()
-    if any(info.keys() != keys for info in infos):
-        raise ValueError("the agent's infos have different keys on different steps")
-    return {key: array_of([info[key] for info in infos]) for key in keys}
 
 
 class Rollouts:
@@ -302,24 +249,21 @@ class Rollouts:
                 self.worker.discard_episode()
             raise
         self.begun += len(result.lengths) if isinstance(result, EpisodeBatch) else 1
-        if result is False:
+        if direct is None:
+            if not isinstance(result, EpisodeBatch):
+                raise TypeError(f"a worker's rollout returns an EpisodeBatch, this one's a {type(result).__name__}")
+            self._finished.append(result)
+        elif not result:
             return False
         if not self.made:
             self._since = perf_counter()
         self.made += 1
-        if result is True:
-            assert direct is not None
-            self._steps += direct.length
-        else:
-            if not isinstance(result, EpisodeBatch):
-                raise TypeError(f"a worker's rollout returns an EpisodeBatch, this one's a {type(result).__name__}")
-            self._finished.append(result)
-            self._steps += len(result)
+        self._steps += len(result) if direct is None else direct.record.length
         return True
 
     def _direct_rollouts(self) -> DirectRollouts | None:
         direct, env = self._direct, getattr(self.worker, "env", None)
-        if direct is not None and direct.env is env:
+        if direct is not None and direct.adapted is env:
             return direct
         if self.made:  # what is here is sent first
             return None
@@ -333,13 +277,13 @@ class Rollouts:
             self._steps >= steps
             or self.made >= rollouts
             or perf_counter() - self._since > BATCH_SECONDS
-            or (direct is not None and direct.nbytes > BATCH_BYTES)
+            or (direct is not None and direct.record.nbytes > BATCH_BYTES)
         )
 
     def batches(self, *, copy: bool) -> list[Trajectories]:
         """All that is here, in order. Without `copy` the arrays are good until `clear`."""
         batches = []
-        if self._direct is not None and self._direct.episodes:
+        if self._direct is not None and self._direct.record.lengths:
             batches.append(self._direct.batch(copy=copy))
         if self._finished:
             batches.append(trajectories_of(self._finished))
@@ -350,7 +294,7 @@ class Rollouts:
         self._finished = []
         self._steps = self.made = 0
         if self._direct is not None:
-            self._direct.clear()
+            self._direct.record.clear()
 
 
 class SamplerSlot(EpisodeSlot):
@@ -363,9 +307,7 @@ class SamplerSlot(EpisodeSlot):
     def __init__(self, recipe: SlotRecipe, number: int, shared: bool) -> None:
         self._recipe, self._number, self._shared = recipe, number, shared
         self._incarnation = 0
-        self._agent: tuple[Broadcast, ...] = ()  # what it was told since, for a worker that is built anew
-        self._env: tuple[Broadcast, ...] = ()
-        self._rollouts: Rollouts | None = None
+        self._updates = Updates()  # what it was told since, for a worker that is built anew
         super().__init__(Globals.SWAP if shared else Globals.SEED)
 
     def _build(self) -> None:
@@ -375,11 +317,16 @@ class SamplerSlot(EpisodeSlot):
         self._seed(worker)
         worker.update_agent(recipe.agent)
         worker.update_env(recipe.env)
-        for broadcast in self._agent:
-            worker.update_agent(broadcast.open())
-        for broadcast in self._env:
-            worker.update_env(broadcast.open())
+        self._tell(worker, self._updates)
         self._rollouts = Rollouts(worker)
+
+    def _tell(self, worker: Any, updates: Updates) -> None:
+        for broadcast in updates.agent:
+            worker.update_agent(broadcast.open())
+        self._updates = self._updates.and_then(Updates(updates.agent))
+        for broadcast in updates.env:
+            worker.update_env(broadcast.open())
+        self._updates = self._updates.and_then(updates)
 
     def _seed(self, worker: Any) -> None:
         """Where the sampler has no seed, and for a worker that stands in for another: seeds of its own."""
@@ -393,67 +340,59 @@ class SamplerSlot(EpisodeSlot):
 
     @property
     def _worker(self) -> Any:
-        return self._rollouts.worker if self._rollouts is not None else None
-
-    def _at_work(self) -> Rollouts:
-        assert self._rollouts is not None
-        return self._rollouts
+        return self._rollouts.worker
 
     def _play(self, order: Order, control: StreamControl) -> Iterator[Trajectories | Mishap]:
         """Yield batches until the order is done or stopped."""
         self._prepare(order)
-        rollouts = self._at_work()
+        rollouts = self._rollouts
         rollouts.guard(control.stopped)
         rollouts.clear()  # of what the order before could not send
         before = seeding.GlobalState() if order.aside else None
         indices = order.indices
         most = order.most if indices is None else len(indices)
-        played, told, left = 0, None, order.rebuilds
+        played, left, self._spec = 0, order.rebuilds, None
         # who dies loses no more than what is here; by index it is made again
         together = BATCH if order.most is None else min(BATCH, max(1, -(-order.most // PARTS)))
         while (most is None or played < most) and not control.stopped():
+            index = None if indices is None else indices[played]
             try:
-                if indices is not None:
-                    self._begin(order.root, indices[played])
+                if index is not None:
+                    self._begin(order.root, index)
                 if not rollouts.play():
                     break
             except BaseException as error:  # noqa: BLE001 - raised on, with its place
                 yield from self._sent(rollouts, indices, played)
-                rollouts.clear()
-                index = None if indices is None else indices[played]
                 if not isinstance(error, Exception) or left <= 0:
                     raise _placed(error, order, index) from None
                 left -= 1
                 yield Mishap(f"{type(error).__name__}: {error}", _told(error, order, index))
                 self._rebuild()
-                rollouts, told = self._at_work(), None
+                rollouts = self._rollouts
                 rollouts.guard(control.stopped)
                 continue
             played, left = played + 1, order.rebuilds
             if self._shared or rollouts.due(order.steps, together) or played == most:
-                for batch in self._sent(rollouts, indices, played):
-                    spec = batch.env_spec
-                    batch.env_spec = None if spec is told else spec
-                    told = spec
-                    yield batch
-                rollouts.clear()
+                yield from self._sent(rollouts, indices, played)
         rollouts.clear()
         if before is not None:
             before.restore()
             self._worker.seed_episode(self._worker.next_env_seed())
 
-    def _sent(self, rollouts: Rollouts, indices: tuple[int, ...] | None, played: int) -> list[Trajectories]:
-        """What is there, ready to go."""
+    def _sent(self, rollouts: Rollouts, indices: tuple[int, ...] | None, played: int) -> Iterator[Trajectories]:
+        """What is there, ready to go; then it is gone. Spaces travel when they are not those of the batch before."""
         try:
             batches = rollouts.batches(copy=self._shared)
         except BadStep as error:
             raise _placed(error, Order(), None) from None
         at = played - rollouts.made
         for batch in batches:
-            count = len(batch.rollouts)
+            count, spec = len(batch.rollouts), batch.env_spec
             batch.indices = list(indices[at : at + count]) if indices is not None else []
-            at += count
-        return batches
+            batch.env_spec = None if spec is self._spec else spec
+            at, self._spec = at + count, spec
+            yield batch
+        rollouts.clear()
 
     def _prepare(self, order: Order) -> None:
         """Apply updates. What they raise is the caller's to know, whatever is to become of workers that fail."""
@@ -469,14 +408,9 @@ class SamplerSlot(EpisodeSlot):
                     f"a {type(worker).__name__} cannot play single episodes by index, so neither "
                     "schedule='deterministic' nor evaluate works with it; a DefaultWorker can"
                 )
-            for broadcast in order.agent:
-                worker.update_agent(broadcast.open())
-            self._agent = latest(self._agent, order.agent)
-            if not order.agent and order.indices is None:
+            if not order.updates.agent and order.indices is None:
                 worker.update_agent(None)  # no change, but a new request: no rollout spans two of them
-            for broadcast in order.env:
-                worker.update_env(broadcast.open())
-            self._env = order.env or self._env
+            self._tell(worker, order.updates)
         except BaseException as error:
             attributes_of(error)["treadle_phase"] = "update"
             raise
@@ -501,18 +435,7 @@ class SamplerSlot(EpisodeSlot):
             seed(policy_seed)
 
     def close(self) -> None:
-        if self._rollouts is not None:
-            self._worker.shutdown()
-
-
-def latest(told: tuple[Broadcast, ...], update: tuple[Broadcast, ...]) -> tuple[Broadcast, ...]:
-    """What brings a new worker's agent to where it is after an update: parameters go on top of the agent they are for.
-
-    A broadcast's note says whether it holds parameters.
-    """
-    if update and told and update[0].note and not told[0].note:
-        return told[0], update[-1]
-    return update or told
+        self._worker.shutdown()
 
 
 def _told(error: BaseException, order: Order, index: int | None) -> Raised:

@@ -13,13 +13,12 @@ class StopRule:
     """Attributes:
     needs_all: can it not be kept when a worker is gone?
     ahead: orders of one sampling that a worker may have at a time.
-    steps, episodes: that were taken.
     """
 
     needs_all, ahead = False, 1
 
     def __init__(self) -> None:
-        self.steps = self.episodes = self._told = 0
+        self._told = 0
         self._result: list[Trajectories] = []  # what was taken and has a certain place in the result, in its order
 
     @property
@@ -57,7 +56,7 @@ class AtLeast(StopRule):
 
     def __init__(self, steps: int) -> None:
         super().__init__()
-        self.wanted = steps
+        self.steps, self.wanted = 0, steps
 
     @property
     def done(self) -> bool:
@@ -76,7 +75,6 @@ class AtLeast(StopRule):
             if self.done:
                 break
         taken = batch.part(0, count)
-        self.episodes += len(taken.lengths)
         self._result.append(taken)
         return taken
 
@@ -93,7 +91,7 @@ class Exactly(StopRule):
 
     def __init__(self, episodes: int, workers: int) -> None:
         super().__init__()
-        self.each, self.wanted = episodes, episodes * workers
+        self.each, self.episodes, self.wanted = episodes, 0, episodes * workers
         self.have = [0] * workers
         self._turn = 0  # the worker whose batches are next
         self._taken: list[list[Trajectories]] = [[] for _ in range(workers)]
@@ -112,7 +110,6 @@ class Exactly(StopRule):
             return None
         taken = batch if count == len(batch.lengths) else batch.first_episodes(count)
         self.have[worker] += count
-        self.steps += int(taken.lengths.sum())
         self.episodes += count
         self._taken[worker].append(taken)
         while self._turn < len(self.have):
@@ -147,8 +144,8 @@ class ByIndex(StopRule):
 
     def take(self, worker: int, batch: Trajectories) -> Trajectories | None:
         indices = [index - self.base for index in batch.indices]
-        steps = batch.steps.tolist()
-        new = [self.schedule.finish(index, length) for index, length in zip(indices, steps, strict=True)]
+        lengths = batch.steps.tolist()
+        new = [self.schedule.finish(index, length) for index, length in zip(indices, lengths, strict=True)]
         if not any(new):
             return None
         if all(new) and indices == list(range(indices[0], indices[0] + len(indices))):
@@ -157,8 +154,6 @@ class ByIndex(StopRule):
             for i, index in enumerate(indices):
                 if new[i]:
                     self._taken[index] = batch.part(i, i + 1)
-        self.steps += sum(length for length, first in zip(steps, new, strict=True) if first)
-        self.episodes += int(batch.rollouts[new].sum())
         while (following := self._taken.pop(self._next, None)) is not None:
             self._result.append(following)
             self._next += len(following.rollouts)

@@ -61,7 +61,8 @@ class SetTaskUpdate(EnvUpdate):
 
     def __call__(self, old_env: Any = None) -> Any:
         if old_env is not None and type(getattr(old_env, "unwrapped", old_env)) is self._env_type:
-            _with_method(old_env, "set_task").set_task(self._task)
+            known = hasattr(old_env, "set_task")  # its wrappers may forward it
+            (old_env if known else old_env.unwrapped).set_task(self._task)
             return old_env
         if old_env is not None:
             warnings.warn(
@@ -97,8 +98,6 @@ class ExistingEnvUpdate(EnvUpdate):
 
 def is_environment(thing: Any) -> bool:
     """Does it have what every environment has? Strings, classes and functions have not."""
-    if isinstance(thing, gym.Env):
-        return True
     return (
         not isinstance(thing, type)
         and callable(getattr(thing, "reset", None))
@@ -169,8 +168,3 @@ def as_update(thing: Any) -> Any:
         f"Unknown environment update type. It is a {type(thing).__name__}; give None, an EnvUpdate, an environment, or "
         "what makes one: an id, an EnvSpec of Gymnasium's, a callable (in a list: one a worker)"
     )
-
-
-def _with_method(env: Any, name: str) -> Any:
-    """The environment itself where it has the method (its wrappers may forward it), else what is inside it."""
-    return env if hasattr(env, name) else env.unwrapped

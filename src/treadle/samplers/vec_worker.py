@@ -3,70 +3,18 @@
 from __future__ import annotations
 
 import copy
-from contextlib import suppress
 from typing import Any
-
-import numpy as np
 
 from treadle.checks import check_whole
 from treadle.errors import attributes_of
 from treadle.play.contract import in_step
-from treadle.repro import fingerprint
+from treadle.play.recorder import Trail
 from treadle.samplers.adapt import GymEnv
 from treadle.samplers.agents import actions_of, reset_agent
 from treadle.samplers.default_worker import DefaultWorker
 from treadle.samplers.episode_batch import EpisodeBatch
 from treadle.samplers.in_progress import InProgressEpisode
-from treadle.spaces import Layout, Mismatch
-from treadle.wire.copies import snapshot
-
-MOST_STEPS = 1 << 20  # of an episode; a longer one can no longer be replayed
-
-
-class Trail:
-    """What one of a worker's environments was made to do in its present episode, so that it can be replayed.
-
-    Args:
-    env: the environment, before the episode's reset. Of one that is no `gymnasium.Env` nothing is kept.
-    """
-
-    def __init__(self, env: Any) -> None:
-        self._env = env
-        self._start = env.begins() if isinstance(env, GymEnv) else (None, None)
-        self._on = self._start != (None, None)
-        self._actions: list[Any] = []
-        self._rewards: list[float] = []
-        self._seen: list[Any] = []  # the first observation, and the last
-
-    def act(self, action: Any) -> None:
-        """It is about to be stepped."""
-        self._on &= len(self._actions) < MOST_STEPS
-        if self._on:
-            self._actions.append(snapshot(action))
-
-    def see(self, observation: Any, *rewards: float) -> None:
-        """So it was."""
-        if self._on:
-            self._rewards += rewards
-            self._seen = [*self._seen[:1], observation]
-
-    def told(self) -> dict[str, Any] | None:
-        """As `Recorder.trail` has it, with the episode's start. None: too long, or no plain action space."""
-        env, found = self._env, {"start": self._start, "rewards": np.array(self._rewards, np.float64)}
-        if not self._on:
-            return None
-        if self._actions:
-            with suppress(ValueError):  # arrays of different shapes
-                found["action.0"] = actions = np.array(self._actions)
-                if actions.shape[1:] != env.action_space.shape or actions.dtype.hasobject:
-                    return None
-        layout, sums = Layout.of(env.observation_space), []
-        for seen in self._seen:
-            pairs = zip(layout.flatten(seen), layout.leaves, strict=True)
-            sums.append(fingerprint([np.asarray(value, leaf.dtype) if leaf.fixed else None for value, leaf in pairs]))
-        if sums:
-            found["checks"] = np.array([[0, len(self._rewards)], [sums[0], sums[-1]]], np.int64)
-        return found
+from treadle.spaces import Mismatch
 
 
 class ManyEnvs(DefaultWorker):
@@ -93,7 +41,7 @@ class ManyEnvs(DefaultWorker):
         self._n_envs = n_envs
         self._envs: list[Any] = [None] * n_envs
         self._episodes: list[InProgressEpisode | None] = [None] * n_envs
-        self._trails: list[Trail] = [Trail(None)] * n_envs
+        self._trails: list[Trail] = [Trail(None, (None, None))] * n_envs
         self._completed: list[EpisodeBatch] = []
         self._needs_env_reset = True
 
@@ -150,9 +98,10 @@ class ManyEnvs(DefaultWorker):
 
     def _begin(self, i: int, before: InProgressEpisode | None = None) -> None:
         """Begin an episode in environment i, whose last one was `before`."""
-        self._trails[i] = trail = Trail(self._envs[i])
+        env = self._envs[i]
+        self._trails[i] = trail = Trail(env, env.begins() if isinstance(env, GymEnv) else (None, None))
         try:
-            self._episodes[i] = episode = InProgressEpisode(self._envs[i], before=before)
+            self._episodes[i] = episode = InProgressEpisode(env, before=before)
             trail.see(episode.last_obs)
         except Exception as error:
             self._failed(error, i, None, 0 if before is None else before.number + 1)

@@ -1,4 +1,4 @@
-"""Observations at the door: what an environment returns must be what its observation space says.
+"""Values that nearly fit a space, and spaces of other libraries: what a sampler takes at its door.
 
 One observation of another shape or type would change what all others are in a batch, or turn them into objects, and a
 learner would never know. So each one is looked at when it comes, before the agent has it, as in the vectors.
@@ -10,6 +10,7 @@ be floats, or integers, of another width, and are cast to the space's, agent and
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,8 @@ import numpy as np
 from gymnasium import Space
 from gymnasium import spaces as gs
 
-from treadle.spaces import Layout, Leaf, Mismatch
+from treadle.spaces.layout import Layout
+from treadle.spaces.leaves import Leaf, Mismatch
 
 
 class Fit:
@@ -80,3 +82,46 @@ def _known(space: Any) -> Space[Any]:
         low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         return gs.Box(low, high, shape, dtype.type)
     return Space()
+
+
+def soft_contains(space: Any, element: Any) -> bool:
+    """Is it in the space, or has it at least as many entries as the space's values have?
+
+    A value of a Box may so be flat or out of bounds, one of a Discrete one-hot.
+    """
+    if isinstance(space, gs.Dict):
+        return isinstance(element, dict) and _all_contain({k: (space[k], element.get(k)) for k in space}, element)
+    if isinstance(space, gs.Tuple):
+        return (
+            isinstance(element, tuple)
+            and len(element) == len(space.spaces)
+            and all(soft_contains(each, item) for each, item in zip(space.spaces, element, strict=True))
+        )
+    if contains(space, element):
+        return True
+    entries = _entries(space)
+    return entries is not None and entries == int(np.prod(np.shape(element)))
+
+
+def _all_contain(pairs: dict[Any, tuple[Any, Any]], element: dict[Any, Any]) -> bool:
+    return element.keys() == pairs.keys() and all(soft_contains(space, item) for space, item in pairs.values())
+
+
+def contains(space: Any, element: Any) -> bool:
+    """Is it in the space? Without Gymnasium's warnings, and False for what is no value of any."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gymnasium's Box warns about what it casts
+        try:
+            return bool(space.contains(element))
+        except (TypeError, ValueError, AttributeError):  # not even a value of some space
+            return False
+
+
+def _entries(space: Any) -> int | None:
+    """How many numbers a flattened value has; None: nobody can tell."""
+    flat = getattr(space, "flat_dim", None)
+    if flat is not None:
+        return int(flat)
+    if isinstance(space, gs.Box):
+        return int(np.prod(space.shape))
+    return int(space.n) if isinstance(space, gs.Discrete) else None
