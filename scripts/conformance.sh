@@ -235,6 +235,7 @@ import garage.np.policies
 import garage.sampler
 
 import treadle
+import treadle.samplers
 
 NAMES = """
 EnvSpec EnvStep EpisodeBatch InOutSpec StepType TimeStep TimeStepBatch DefaultWorker EnvUpdate ExistingEnvUpdate
@@ -245,7 +246,7 @@ for name, module in list(sys.modules.items()):
     if name.split(".")[0] == "garage":
         for known in NAMES:
             if known in vars(module):
-                setattr(module, known, getattr(treadle, known))
+                setattr(module, known, getattr(treadle.samplers, known, None) or getattr(treadle, known))
 PY
 fi
 

@@ -56,6 +56,7 @@ def test_a_circle_is_found(tmp_path: Path, back: str, counted: tuple[int, int, i
     package = tmp_path / "p"
     package.mkdir()
     (package / "__init__.py").write_text("")
+    (package / "__init__.pyi").write_text("")  # it has no public names
     (package / "a.py").write_text("from p import b\n")
     (package / "b.py").write_text("import p.c\n")
     (package / "c.py").write_text(back)
