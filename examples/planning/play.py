@@ -32,7 +32,7 @@ from random_shooting import RandomShooting
 from search import RandomPlay
 
 from treadle import UsageError, plan
-from treadle.record.video import write_video
+from treadle.record.video import video
 
 SEARCHES = 8  # decisions kept of the first game; the picture shows the one that looked at most
 ALGORITHMS: dict[str, Any] = {"random-shooting": RandomShooting, "mcts": MCTS}
@@ -82,9 +82,11 @@ def write(out: Path, game: Game, title: str) -> None:
     """The video and the picture of a game."""
     out.mkdir(parents=True, exist_ok=True)
     if game.frames:
-        video = out / ("game.mp4" if find_spec("imageio_ffmpeg") else "game.png")
-        write_video(video, game.frames)
-        print(f"written: {video}")
+        path = out / ("game.mp4" if find_spec("imageio_ffmpeg") else "game.png")
+        with video(path) as take:
+            for frame in game.frames:
+                take(frame)
+        print(f"written: {path}")
     widest = max(game.searches, key=lambda decision: len(decision.branches))
     (out / "search.svg").write_text(search_picture(widest, title), encoding="utf-8")
     print(f"written: {out / 'search.svg'}")

@@ -186,7 +186,7 @@ def test_a_state_is_like_the_first_one(state, said: str) -> None:
     "wrong",
     [
         {"pad_to": 0}, {"pad_to": 2.5}, {"n_action_steps": 0}, {"n_action_steps": True},
-        {"batch_size": 0}, {"batch_size": 1.5}, {"batch_size": True}, {"patience": -1.0},
+        {"batch_size": 0}, {"batch_size": 1.5}, {"batch_size": True}, {"max_wait": -1.0},
     ],
 )  # fmt: skip
 def test_bad_numbers_are_refused_by_name(wrong: dict) -> None:

@@ -321,6 +321,7 @@ class Gathering:
         self.pool.close()
         self.pool.calls.clear()  # and with it what orders took along: the files of broadcasts
         self._courier.updates = self._courier.due = [Updates()] * len(self._courier.updates)
+        self._before, self._fate.open = (self._courier.due, self._courier.due), []
         self._buffers.clear()
 
 
