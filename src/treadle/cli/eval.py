@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +16,7 @@ from treadle.record.making import Interrupted
 from treadle.record.summary import as_json, asked
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.scores import SCORE_HEADER, Comparison, Evaluation, compare
-from treadle.sample.skipping import NAMED, grouped
+from treadle.sample.skipping import grouped, named
 
 SHOWN = 50  # episodes in the table; --json has all
 
@@ -87,14 +86,8 @@ def _show(result: Evaluation) -> None:
     for line in grouped(result.left_out):
         print(f"left out: {printable(line)}")
     for remark in result.remarks:
-        print(f"note: {remark.text}{_named(remark.episodes)}")
+        print(f"note: {remark.text}{f' ({named(remark.episodes)})' if remark.episodes else ''}")
     print(result)
-
-
-def _named(episodes: Sequence[int]) -> str:
-    """The first of the episodes that a remark is about."""
-    some = ", ".join([*map(str, episodes[:NAMED]), *["..."][: len(episodes) - NAMED]])
-    return f" ({some})" if some else ""
 
 
 def _asked(result: Evaluation) -> None:

@@ -18,7 +18,7 @@ from treadle.checks import check_whole, path_of
 from treadle.errors import UsageError
 from treadle.evaluation.remarks import remarks_of
 from treadle.evaluation.results import Results
-from treadle.play.episode import SUCCESS_KEYS, Episode, success_of
+from treadle.play.episode import SUCCESS_KEYS, Episode
 from treadle.play.recipe import ResetOptions, check_reset_options, options_of
 from treadle.program.gym_env import EnvRecipe, recipe_parts
 from treadle.program.policies import policy_name
@@ -107,18 +107,15 @@ def evaluate(
     made = Run.of(evaluate, RunKeywords, env, policy, episodes=wanted, seed=seed, infos=False, **run)
     keys = SUCCESS_KEYS if success_key is None else (success_key,)
     scored = partial(_evaluation, policy_name(policy), tuple(tasks), episodes, seed)
-    notes: dict[int, EpisodeNote] = {}
-
     so_far = _SoFar()
 
     def have(note: EpisodeNote) -> None:
-        notes[note.index] = note
         so_far.add(note)
         if watch is not None:
             watch(_score(note))
 
     if out is None:
-        return _play(made, keys, notes, have, scored, progress, so_far)
+        return _play(made, keys, have, scored, progress, so_far)
     folder = path_of("out", out).absolute()
     names = tuple(tasks)
     results = Results(
@@ -148,14 +145,13 @@ def evaluate(
 def _play(
     run: Run,
     keys: tuple[str, ...],
-    notes: dict[int, EpisodeNote],
     have: Callable[[EpisodeNote], None],
     scored: Callable[..., Any],
     progress: bool | None,
     so_far: _SoFar,
 ) -> Evaluation:
     """Play a run of which nothing is stored."""
-    shown, failures = Progress(progress), Failures()
+    shown, failures, notes = Progress(progress), Failures(), list[EpisodeNote]()
 
     def tell(now: Standing) -> None:
         so_far(now)
@@ -168,15 +164,16 @@ def _play(
             shown,
         ):
             for _, _, note in playing:
+                notes.append(note)
                 have(note)
             playing.warn()
             asked = playing.stats()
     except CollectionFailed as stopped:
-        stopped.stored = scored(notes.values(), failures.left_out.values())
+        stopped.stored = scored(notes, failures.left_out.values())
         raise
     except KeyboardInterrupt:
-        raise Interrupted(scored(notes.values(), failures.left_out.values())) from None
-    return replace(scored(notes.values(), failures.left_out.values()), inference=asked)
+        raise Interrupted(scored(notes, failures.left_out.values())) from None
+    return replace(scored(notes, failures.left_out.values()), inference=asked)
 
 
 def _evaluation(
@@ -251,18 +248,8 @@ class Scorer:
 
     def add(self, episode: Episode) -> EpisodeNote:
         ends = [each[at] for each in trees.leaves(episode.observations) for at in (slice(1), slice(-1, None))]
-        return EpisodeNote(
-            index=episode.index,
-            seed=episode.seed,
-            length=len(episode),
-            total_reward=episode.total_reward,
-            terminated=bool(episode.terminated[-1]),
-            truncated=bool(episode.truncated[-1]),
-            nbytes=0,
-            digest=digest_of([*trees.leaves(episode.actions), episode.rewards, *ends]),
-            success=success_of(episode.final_info, self._keys),
-            about=about_of(episode, self._keys),
-        )
+        digest = digest_of([*trees.leaves(episode.actions), episode.rewards, *ends])
+        return EpisodeNote.of(episode, self._keys, nbytes=0, digest=digest, about=about_of(episode, self._keys))
 
     def close(self) -> None:
         """Nothing is held."""

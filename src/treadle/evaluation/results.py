@@ -23,11 +23,12 @@ from treadle.record.hdf5 import assemble
 from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, overall_hash, select
 from treadle.record.parts import KEPT, PartWriter, keep
+from treadle.record.run_directory import LINES
 from treadle.record.summary import digest_of
 from treadle.sample.skipping import Skipped
 from treadle.whole_file import opened, why, written
 
-EPISODES, STEPS = "episodes.jsonl", "steps.hdf5"
+STEPS = "steps.hdf5"
 
 
 class Results:
@@ -64,7 +65,7 @@ class Results:
 
     def damage(self) -> str:
         """Of the lines."""
-        path = self._folder / EPISODES
+        path = self._folder / LINES
         try:
             with opened(path) as file:
                 for line in file:
@@ -107,7 +108,7 @@ class Results:
             hash=overall_hash(record.note.digest for record in records),
             warnings=(),
             dataset=STEPS,
-            checks={EPISODES: digest_of(lines)},
+            checks={LINES: digest_of(lines)},
         )
 
     def _write(self) -> bytes:
@@ -118,14 +119,14 @@ class Results:
             for _, each in sorted(found.items())
         ]
         text = b"".join(lines)
-        with written(self._folder / EPISODES) as file:
+        with written(self._folder / LINES) as file:
             file.write(text)
         return text
 
     def _append(self, lines: Any) -> None:
         text = b"".join(lines)
         if text and self._begun:
-            with open(self._folder / EPISODES, "ab", buffering=0) as file:
+            with open(self._folder / LINES, "ab", buffering=0) as file:
                 file.write(text)
 
     def _of_played(self, note: EpisodeNote) -> bytes:

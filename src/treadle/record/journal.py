@@ -21,12 +21,13 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from treadle.errors import TreadleError
+from treadle.play.episode import Episode, success_of
 from treadle.whole_file import opened, why
 
 SUFFIX = ".episodes"
@@ -81,6 +82,20 @@ class EpisodeNote:
     left_out: tuple[str, ...] = ()
     success: bool | None = None
     about: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, episode: Episode, success_keys: Iterable[str], **known: Any) -> EpisodeNote:
+        """The note of an episode, where it was made. known: what does not follow from it alone."""
+        return cls(
+            index=episode.index,
+            seed=episode.seed,
+            length=len(episode),
+            total_reward=episode.total_reward,
+            terminated=bool(episode.terminated[-1]),
+            truncated=bool(episode.truncated[-1]),
+            success=success_of(episode.final_info, success_keys),
+            **known,
+        )
 
 
 class Record(NamedTuple):

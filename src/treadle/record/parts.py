@@ -21,7 +21,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from treadle.play.episode import SUCCESS_KEYS, Episode, success_of
+from treadle.play.episode import SUCCESS_KEYS, Episode
 from treadle.record.columns import columns_of, digester, leaves
 from treadle.record.hdf5 import Reader, encode
 from treadle.record.journal import (
@@ -97,19 +97,8 @@ class PartWriter:
         if self._scores:
             columns = [column for column in columns if column.path[0] != "observations"]
             about = about_of(episode, self._success_keys)
-        note = EpisodeNote(
-            index=episode.index,
-            seed=episode.seed,
-            length=len(episode.rewards),
-            total_reward=episode.total_reward,
-            terminated=bool(episode.terminated[-1]),
-            truncated=bool(episode.truncated[-1]),
-            nbytes=sum([array.nbytes for _, array in columns]),
-            digest=digest,
-            left_out=left_out,
-            success=success_of(episode.final_info, self._success_keys),
-            about=about,
-        )
+        nbytes = sum([array.nbytes for _, array in columns])
+        note = EpisodeNote.of(episode, self._success_keys, nbytes=nbytes, digest=digest, left_out=left_out, about=about)
         record = packed(note, *encode(columns), {"texts": self._texts(episode)} if self._foreign else None)
         if self._journal is None:
             return Sent(note, b"".join(record))

@@ -52,6 +52,8 @@ SUMMARY = "summary.json"
 SKIPPED = "skipped.json"
 REOPENED = ".reopened"
 FAILURES = "failures"
+LINES = "episodes.jsonl"  # of an evaluation
+FILMS = "films"
 AMOUNTS = ("episodes", "steps")  # arguments that may grow: episode i is what it is, however many there are
 LAST_WRITERS = 10.0  # seconds that the workers of a killed run get to end
 

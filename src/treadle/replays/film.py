@@ -22,14 +22,13 @@ import numpy as np
 from treadle.checks import check_whole, path_of, several
 from treadle.errors import UsageError
 from treadle.program.offscreen import off_screen
+from treadle.record.run_directory import FILMS
 from treadle.replays.choosing import Row, chosen, rows_of
 from treadle.replays.opening import kept_out, open_repro
 from treadle.replays.replay import in_child
 from treadle.replays.result import Replay
 from treadle.repro import Repro
 from treadle.wire.bell import cores
-
-FOLDER = "films"
 
 
 class Film(NamedTuple):
@@ -92,7 +91,7 @@ def film(
     if out is None and place is None:
         raise UsageError("out says which folder films go to, and this failure has none of its own")
     beside = Path(place or "")
-    folder = (beside if beside.is_dir() else beside.parent) / FOLDER if out is None else path_of("out", out)
+    folder = (beside if beside.is_dir() else beside.parent) / FILMS if out is None else path_of("out", out)
     folder.mkdir(parents=True, exist_ok=True)
     options = {"env": env, "plain": plain, "trust": trust}
     with ExitStack() as kept:

@@ -20,7 +20,7 @@ from treadle.progress import duration
 from treadle.record.summary import size
 from treadle.reports.inert import Inert
 from treadle.reports.reading import ENDS, Cause, Played, Run
-from treadle.sample.scores import bootstrap, wilson
+from treadle.sample.scores import ScoreRemark, bootstrap, wilson
 
 ROWS = 1_000  # episodes up to which each has a row in the HTML, and a curve
 POINTS = 48  # of a curve
@@ -73,14 +73,6 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Remark:
-    """What a reader should know, and the episodes that it is about; (): all, or none."""
-
-    text: str
-    episodes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class Model:
     """What a page shows of one run. Texts are inert; they may hold markup, which the page escapes.
 
@@ -110,7 +102,7 @@ class Model:
     odd: tuple[int, ...]
     tasks: tuple[tuple[str, Share | None, Spread | None], ...]
     groups: tuple[Group, ...]
-    remarks: tuple[Remark, ...]
+    remarks: tuple[ScoreRemark, ...]
     replayed: tuple[int, int]
     curves: dict[int, Curve]
     films: dict[int, Path]
@@ -182,7 +174,7 @@ def model_of(directory: str | Path) -> Model:
         if (drawn := curve(rewards)) is not None:
             model.curves[index] = drawn
     if run.unread:  # what rewards could not be read is known by now
-        told = tuple(Remark(text) for text in dict.fromkeys(run.unread))
+        told = tuple(ScoreRemark(text) for text in dict.fromkeys(run.unread))
         model = Model(**{**vars(model), "remarks": (*told, *model.remarks)})
     return model
 
@@ -256,7 +248,7 @@ def _groups(episodes: Sequence[Played]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def _remarks(run: Run) -> tuple[Remark, ...]:
+def _remarks(run: Run) -> tuple[ScoreRemark, ...]:
     """What the run has remarked on."""
     found = []
     for key in ("remarks", "warnings"):
@@ -265,7 +257,7 @@ def _remarks(run: Run) -> tuple[Remark, ...]:
             about = each if isinstance(each, dict) else {"text": each}
             episodes = about.get("episodes")
             indices = tuple(index for index in episodes if type(index) is int) if isinstance(episodes, list) else ()
-            found.append(Remark(run.inert.text(about.get("text", "")), indices))
+            found.append(ScoreRemark(run.inert.text(about.get("text", "")), indices))
     return tuple(found)
 
 

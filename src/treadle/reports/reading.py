@@ -20,14 +20,12 @@ from treadle.play.episode import SUCCESS_KEYS
 from treadle.record.hdf5 import INDEX, library
 from treadle.record.journal import Record, journals, read
 from treadle.record.parts import KEPT
-from treadle.record.run_directory import ARGUMENTS, PARTS, SKIPPED, SUMMARY, RunFiles, below
+from treadle.record.run_directory import ARGUMENTS, FILMS, LINES, PARTS, SKIPPED, SUMMARY, RunFiles, below
 from treadle.record.summary import unsealed
 from treadle.reports.inert import Inert
 from treadle.repro import MOST_BYTES
 from treadle.whole_file import opened, read_json
 
-LINES = "episodes.jsonl"
-FILMS = "films"
 ENDS = ("terminated", "truncated", "error")
 MOST_STEPS = 1 << 24  # of an episode whose rewards are read
 _DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, RuntimeError, OverflowError)

@@ -70,6 +70,11 @@ class Skipped:
     repro: str = ""
 
 
+def named(episodes: Sequence[int]) -> str:
+    """The first of some episodes: "4, 9, ..."."""
+    return ", ".join([*map(str, episodes[:NAMED]), *["..."][: len(episodes) - NAMED]])
+
+
 def grouped(skipped: Iterable[Skipped]) -> list[str]:
     """A line for each cause, the most frequent first: "10 x KeyError: 'corner' reach.py:31 (episodes 4, 9, ...)". A
     message that not all episodes of a cause share is not told."""
@@ -79,8 +84,8 @@ def grouped(skipped: Iterable[Skipped]) -> list[str]:
     lines = []
     for cause, same in sorted(groups.items(), key=lambda item: -len(item[1])):
         told = cause if len({each.message for each in same}) == 1 else replace(cause, message="")
-        named = ", ".join([*(str(each.index) for each in same[:NAMED]), *["..."][: len(same) - NAMED]])
-        lines.append(f"{len(same):,} x {told} (episode{'' if len(same) == 1 else 's'} {named})")
+        indices = named([each.index for each in same])
+        lines.append(f"{len(same):,} x {told} (episode{'' if len(same) == 1 else 's'} {indices})")
     return lines
 
 
