@@ -97,7 +97,7 @@ def test_a_node_is_lost_in_the_middle_of_a_sampling(ray_cluster: Any, caplog: py
     with treadle.RaySampler(Weights(), make, n_workers=3, **given) as sampler:
         made = [sampler.obtain_samples(0, 500, None)]
         lose_a_node(ray_cluster)
-        while len(made) < 3 or not any(sampler._group.pool.restarts):
+        while len(made) < 3 or not any(sampler._sampling.pool.restarts):
             made.append(sampler.obtain_samples(0, 500, None))
     ray_cluster.add_node(num_cpus=1)
     with treadle.LocalSampler(Weights(), lambda: gym.make("CartPole-v1"), **given) as sampler:
@@ -282,7 +282,7 @@ def test_a_worker_that_dies_while_sampling_is_replaced_on_its_node(caplog: pytes
         with kind(Weights(), lambda: gym.make("CartPole-v1"), **given, **where) as sampler:
             made[kind] = [sampler.obtain_samples(0, 500, update) for update in updates[:2]]
             if where:
-                pool = sampler._group.pool
+                pool = sampler._sampling.pool
                 pids = [worker.pid for worker in pool.workers]
                 actors = lose_a_worker(pool)
                 assert len({id(actor) for actor in actors}) == 2
@@ -367,7 +367,7 @@ def test_a_sampler_is_told_on_which_node_its_worker_has_died() -> None:
         with pytest.raises(treadle.WorkerDied) as failed:
             sampler.obtain_samples(0, 100, None)
         where = failed.value.where
-        assert where.node == sampler._group.pool.workers[where.worker]._actor.machine.address
+        assert where.node == sampler._sampling.pool.workers[where.worker]._actor.machine.address
 
 
 def test_a_constructor_that_raises_is_told_once_for_all_workers_of_a_node(tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ def test_a_constructor_that_raises_when_a_worker_is_replaced_is_told(tmp_path: P
     given = {"seed": 5, "max_episode_length": 500, "on_failure": "restart", "start_timeout": 500.0}
     with One(Weights(), lambda: BuiltOnce(str(tmp_path)), n_workers=2, **given) as sampler:
         sampler.obtain_samples(0, 100, None)
-        os.kill(sampler._group.pool.workers[1].pid, signal.SIGKILL)
+        os.kill(sampler._sampling.pool.workers[1].pid, signal.SIGKILL)
         with pytest.raises(ValueError, match="no third one"):
             while True:
                 sampler.obtain_samples(0, 100, None)
