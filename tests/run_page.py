@@ -1,16 +1,20 @@
 """Runs the code of one page of documentation, from its first block to its last: `python run_page.py PAGE`.
 
-The blocks of a page share a namespace (that of `__main__`) and a folder (the current one). What a fence says:
+The blocks of a page share a namespace (that of `__main__`) and a folder (the current one). The language of a fence:
 
-    ```python               runs
-    ```python file=NAME     is written to NAME, which is run as a script
-    ```pycon                runs, and answers as shown; "..." stands for anything
-    ```sh                   shell commands, each of which must succeed
-    ```console              commands after "$ ", and what they print
-    ```text                 no code
-    ```text prints          what the block before it prints
-    ```text resembles       the same with other numbers
-    ... fragment: REASON    does not run, as it lacks what REASON names
+    ```python     runs
+    ```pycon      runs, and answers as shown; "..." stands for anything
+    ```sh         shell commands, each of which must succeed
+    ```console    commands after "$ ", and what they print
+    ```text       no code
+
+A comment on the line above a fence, `<!-- test: MARK -->`, changes that. Renderers of Markdown show no comments, and
+some take a fence with more than a language for prose. The marks:
+
+    file=NAME           of python: it is written to NAME, which is run as a script
+    prints              of text: what the block before it prints
+    resembles           of text: the same with other numbers
+    fragment: REASON    does not run, as it lacks what REASON names
 
 What a console prints is compared without regard to numbers, folders and breaks of lines; "..." stands for anything.
 """
@@ -29,7 +33,9 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
-FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"(?:^<!-- test: (?P<mark>[^\n]*) -->\n)?^```(?P<language>[^\n`]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
 CODE = ("python", "pycon", "sh", "console")
 # what comes after ten seconds, on a busy machine
 PROGRESS = re.compile(r"^[\d,]+ of [\d,]+ (?:episodes|steps), .* steps/s.*\n", re.MULTILINE)
@@ -38,27 +44,26 @@ LIMIT = 300.0  # seconds that one command may take
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block. `line`: of its first line of code, from 1. `more`: what the fence says after the language."""
+    """One fenced block. `line`: of its first line of code, from 1. `mark`: of the comment above it, "" without one."""
 
     line: int
     language: str
-    more: str
+    mark: str
     code: str
 
     @property
     def fragment(self) -> str | None:
         """Why it does not run; None: it does."""
-        found = re.search(r"fragment: *(.*)", self.more)
+        found = re.search(r"fragment: *(.*)", self.mark)
         return found[1] if found else None
 
 
 def blocks_of(text: str) -> list[Block]:
     """All fenced blocks of a page, in order."""
-    found = []
-    for match in FENCE.finditer(text):
-        language, _, more = match["info"].strip().partition(" ")
-        found.append(Block(text[: match.start()].count("\n") + 2, language, more, match["code"]))
-    return found
+    return [
+        Block(text[: match.start("code")].count("\n") + 1, match["language"], match["mark"] or "", match["code"])
+        for match in FENCE.finditer(text)
+    ]
 
 
 class Different(Exception):
@@ -98,11 +103,11 @@ class Page:
             for command, expected in sessions(block.code):
                 printed = shell(command, errors_too=True)
                 compare(expected, PROGRESS.sub("", printed), masked)
-        elif block.more in ("prints", "resembles"):
-            compare(block.code, self._printed, masked if block.more == "resembles" else one_line)
+        elif block.mark in ("prints", "resembles"):
+            compare(block.code, self._printed, masked if block.mark == "resembles" else one_line)
 
     def _python(self, block: Block) -> str:
-        name = re.fullmatch(r"file=(\S+)", block.more)
+        name = re.fullmatch(r"file=(\S+)", block.mark)
         if name:
             Path(name[1]).write_text(block.code, encoding="utf-8")
             return shell(f"{sys.executable} {name[1]}", check=True)

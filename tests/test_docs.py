@@ -1,8 +1,9 @@
-"""Every code block of README and docs runs, in the order of its page; see `run_page.py` for what a fence may say."""
+"""Every code block of README and docs runs, in the order of its page; see `run_page.py` for the marks above a fence."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,9 +59,9 @@ def test_the_python_of_the_readme_runs_where_there_are_no_fork_servers(tmp_path:
     (tmp_path / "sitecustomize.py").write_text("import sys\n\nsys.platform = 'darwin'\n")
     page = tmp_path / "README.md"
     python = [
-        block for block in BLOCKS[PAGES[0]] if block.language == "python" or block.more in ("prints", "resembles")
+        block for block in BLOCKS[PAGES[0]] if block.language == "python" or block.mark in ("prints", "resembles")
     ]
-    page.write_text("".join(f"```{block.language} {block.more}\n{block.code}```\n" for block in python))
+    page.write_text("".join(f"<!-- test: {block.mark} -->\n```{block.language}\n{block.code}```\n" for block in python))
     runner = Path(__file__).parent / "run_page.py"
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -76,6 +77,9 @@ def test_every_fence_says_what_it_holds(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text.count("\n```") + text.startswith("```") == 2 * len(BLOCKS[page])
     assert {block.language for block in BLOCKS[page]} <= {*CODE, "text", "mermaid"}
+    marks = [block.mark for block in BLOCKS[page] if block.mark]
+    assert text.count("<!-- test: ") == len(marks), "a mark stands on the line above a fence"
+    assert all(re.fullmatch(r"prints|resembles|file=\S+|fragment: .+", mark) for mark in marks), marks
 
 
 def test_few_blocks_are_fragments_and_each_names_what_it_lacks() -> None:
@@ -96,15 +100,18 @@ def double(y): return 2 * y
 print(double(x))
 ```
 
-```text prints
+<!-- test: prints -->
+```text
 4
 ```
 
-```python file=said.py
+<!-- test: file=said.py -->
+```python
 print("from a file", 17)
 ```
 
-```text resembles
+<!-- test: resembles -->
+```text
 from a file 99
 ```
 
@@ -127,7 +134,8 @@ $ echo \\
 ...
 ```
 
-```python fragment: wants what is not there
+<!-- test: fragment: wants what is not there -->
+```python
 import nothing.at.all
 ```
 """
@@ -147,11 +155,11 @@ def test_the_runner_runs_what_it_should(tmp_path: Path, monkeypatch: pytest.Monk
     ("right", "wrong", "line"),
     [
         ("print(double(x))", "print(double(x) / 0)", 8),
-        ("\n4\n", "\n5\n", 12),
-        ("from a file 99", "from two files 99", 20),
-        (">>> double(3)\n6", ">>> double(3)\n7", 24),
-        ("test -s said.py", "test -s gone.py", 29),
-        ("\nsaid\n/data/c", "\nsad\n/data/c", 34),
+        ("\n4\n", "\n5\n", 13),
+        ("from a file 99", "from two files 99", 23),
+        (">>> double(3)\n6", ">>> double(3)\n7", 27),
+        ("test -s said.py", "test -s gone.py", 32),
+        ("\nsaid\n/data/c", "\nsad\n/data/c", 37),
     ],
 )
 def test_the_runner_sees_what_is_wrong(
