@@ -1,4 +1,4 @@
-"""Trees: leaves, paths, map, stack, split, equality to the byte."""
+"""Trees: leaves, paths, map, equality to the byte."""
 
 from __future__ import annotations
 
@@ -62,59 +62,6 @@ def test_map_keeps_the_first_trees_order() -> None:
 def test_map_names_where_structures_differ(other: Any, place: str) -> None:
     with pytest.raises(ValueError, match=rf"differ in structure at path {place}"):
         trees.map(lambda a, b: a, {"x": (1,)}, other)
-
-
-def test_stack_makes_arrays_of_numbers_and_lists_of_the_rest() -> None:
-    steps = [{"n": i, "o": np.full((2, 3), i, np.uint8), "t": f"step {i}", "g": Point(i, i)} for i in range(4)]
-    stacked = trees.stack(steps)
-    assert stacked["n"].tolist() == [0, 1, 2, 3]
-    assert stacked["o"].shape == (4, 2, 3)
-    assert stacked["o"].dtype == np.uint8
-    assert stacked["t"] == ["step 0", "step 1", "step 2", "step 3"]
-    assert stacked["g"] == [Point(i, i) for i in range(4)]
-
-
-def test_stack_lets_python_numbers_promote_among_themselves() -> None:
-    assert trees.stack([1, 2.5]).tolist() == [1.0, 2.5]
-
-
-def test_stack_keeps_integers_beyond_64_bits_as_they_are() -> None:
-    assert trees.stack([2**80, 1]) == [2**80, 1]
-
-
-@pytest.mark.parametrize(
-    "pair",
-    [
-        (np.zeros(2), np.zeros(3)),
-        (np.zeros(2, np.float32), np.zeros(2, np.float64)),
-        (np.float32(1), 1.0),
-    ],
-)
-def test_stack_never_casts(pair: tuple[Any, Any]) -> None:
-    with pytest.raises(ValueError, match=r"path \('x',\).*tree 1"):
-        trees.stack([{"x": value} for value in pair])
-
-
-def test_stack_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        trees.stack([])
-
-
-@given(any_tree, st.integers(1, 3))
-def test_split_is_the_inverse_of_stack(tree: Any, n: int) -> None:
-    def as_numpy(leaf: Any) -> Any:
-        return np.asarray(leaf) if isinstance(leaf, int | float) else leaf
-
-    parts = trees.split(trees.stack([tree] * n), n)
-    assert len(parts) == n
-    for part in parts:
-        assert trees.equal(part, trees.map(as_numpy, tree))
-
-
-@pytest.mark.parametrize("leaf", [np.zeros(3), np.zeros(()), [1], "ab", 7])
-def test_split_refuses_what_has_not_n_rows(leaf: Any) -> None:
-    with pytest.raises(ValueError, match=r"cannot split the leaf at path \('x',\) into 2"):
-        trees.split({"x": leaf}, 2)
 
 
 @given(any_tree)

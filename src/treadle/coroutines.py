@@ -1,6 +1,6 @@
 """Coroutines of environments and policies, and who waits for them.
 
-They run as tasks of an event loop, one for the whole process (`EventLoop`), while a worker's thread or the caller
+They run as tasks of an event loop, one for the whole process (`Settled`), while a worker's thread or the caller
 waits. A thread cannot be killed, but a coroutine can be cancelled: where workers are threads and have a time limit,
 their environments are of coroutines. One that is late is given up (`Owner.give_up`): what it waits for is cancelled,
 and its thread ends.
@@ -287,44 +287,50 @@ class Loop:
         self._ended.release()
 
 
-class EventLoop:
-    """A share in the process's event loop, which runs as long as anybody has one."""
+class Settled:
+    """What calls return, coroutines run to their ends. From the first of them on it has a share in the process's event
+    loop, which runs as long as anybody has one."""
 
     _lock = threading.RLock()
     _shares = 0
     _pid = 0
     _shared: Loop
     _ending: Loop | None = None
+    _open = False
 
-    def __init__(self) -> None:
-        self._open = True
-        with Later():
-            self._take()
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """What the coroutine returns, or raises."""
-        future, owner = self.begin(coroutine), Owner.mine()
+    def __call__(self, value: Any) -> Any:
+        if not asyncio.iscoroutine(value):
+            return value
+        future, owner = self._begun(value), Owner.mine()
         if owner is not None:
-            return owner.wait(future, EventLoop._shared)
+            return owner.wait(future, Settled._shared)
         try:
             return future.result()
         except BaseException:  # what interrupts the wait cancels it
             future.cancel()
             raise
 
-    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """It runs, whoever waits for it."""
-        return EventLoop._shared.begin(coroutine)
+    def begin(self, value: Any) -> None:
+        """Nobody waits for it."""
+        if asyncio.iscoroutine(value):
+            self._begun(value)
+
+    def _begun(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        if not self._open:
+            with Later():
+                self._take()
+        return Settled._shared.begin(coroutine)
 
     def close(self) -> None:
         """Give the share back. With the last one what still runs there is cancelled."""
-        if self._open and EventLoop._pid == os.getpid():
+        if self._open:
             self._open = False
-            with Later():
-                self._give_back()
+            if Settled._pid == os.getpid():
+                with Later():
+                    self._give_back()
 
     def _take(self) -> None:
-        kind = EventLoop
+        kind, self._open = Settled, True
         with kind._lock:
             if kind._shares == 0 or kind._pid != os.getpid():  # in a fork there is no such thread
                 kind.join()
@@ -332,7 +338,7 @@ class EventLoop:
             kind._shares += 1
 
     def _give_back(self) -> None:
-        kind = EventLoop
+        kind = Settled
         with kind._lock:
             kind._shares -= 1
             if not kind._shares:
@@ -349,30 +355,6 @@ class EventLoop:
                 if cls._ending is not None:
                     cls._ending.join()
                     cls._ending = None
-
-
-class Settled:
-    """What calls return, coroutines run to their ends; it has a share in the event loop from the first of them on."""
-
-    _loop: EventLoop | None = None
-
-    def __call__(self, value: Any) -> Any:
-        if not asyncio.iscoroutine(value):
-            return value
-        self._loop = self._loop or EventLoop()
-        return self._loop.run(value)
-
-    def begin(self, value: Any) -> None:
-        """Nobody waits for it."""
-        if asyncio.iscoroutine(value):
-            self._loop = self._loop or EventLoop()
-            self._loop.begin(value)
-
-    def close(self) -> None:
-        """Give the share back."""
-        if self._loop is not None:
-            self._loop.close()
-            self._loop = None
 
 
 async def _cancel_all() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from treadle import trees
 from treadle.errors import BadObservation, BrokenPool, TaskRaised, UsageError, WorkerError, needed
+from treadle.play.columns import array_of
 from treadle.vector.core import NothingPending, WaitTimeout
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv as Vector
@@ -107,7 +108,7 @@ class VectorEnv(BaseVectorEnv):
         and as many infos.
         """
         found = self._reset(self._ready(env_id), kwargs.pop("seed", None), **kwargs)
-        return _stacked([row[0] for row in found]), _objects([row[4] for row in found])
+        return array_of([row[0] for row in found]), _objects([row[4] for row in found])
 
     def step(self, action: Any, id: Ids = None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Step all environments, or some that are ready.
@@ -142,7 +143,7 @@ class VectorEnv(BaseVectorEnv):
             row[4]["env_id"] = slot
         observations, rewards, terminated, truncated, infos = zip(*found, strict=True)
         ends = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-        return _stacked(observations), np.array(rewards, np.float64), *ends, _objects(infos)
+        return array_of(observations), np.array(rewards, np.float64), *ends, _objects(infos)
 
     def seed(self, seed: int | Sequence[int | None] | None = None) -> list[list[int | None]]:
         """Reset every environment with a seed: `seed` + i, or its own of a list, and seed its entry of `action_space`
@@ -235,13 +236,6 @@ class VectorEnv(BaseVectorEnv):
         self._assert_is_not_closed()
         self.is_closed = True
         self.vector.close()
-
-
-def _stacked(observations: Sequence[Any]) -> np.ndarray:
-    try:
-        return np.stack(observations)
-    except ValueError:  # of different shapes
-        return _objects(observations)
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray:

@@ -64,10 +64,10 @@ def _outline(tree: Any) -> str:
     return f"dict with keys {list(tree)!r}" if isinstance(tree, dict) else f"tuple of length {len(tree)}"
 
 
-def _map(fn: Callable[[Path, list[Any]], Any], trees: Sequence[Any], path: Path) -> Any:
+def _map(fn: Callable[..., Any], trees: Sequence[Any], path: Path) -> Any:
     first = trees[0]
     if not _is_node(first):
-        return fn(path, list(trees))
+        return fn(*trees)
     for other in trees[1:]:
         _require_same_node(first, other, path)
     return _rebuild(first, [_map(fn, [tree[key] for tree in trees], (*path, key)) for key, _ in _children(first)])
@@ -82,74 +82,12 @@ def map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     Raises:
         ValueError: a tree in ``rest`` lacks a node of the first, or has other keys or another length there.
     """
-    return _map(lambda _, values: fn(*values), [tree, *rest], ())
+    return _map(fn, [tree, *rest], ())
 
 
 def row(tree: Any, index: int) -> Any:
     """What every array and list of a tree has at one place of its first axis: of arrays views, or scalars."""
     return map(lambda leaf: leaf[index], tree)
-
-
-def stack(trees: Sequence[Any]) -> Any:
-    """Makes one tree of T trees of the same structure: leaf by leaf, on a new leading axis.
-
-    Arrays, NumPy scalars and Python numbers become an array [T, ...]; every other leaf (text, graphs, other objects)
-    becomes a list of T values. Nothing is cast: NumPy leaves have one dtype and one shape throughout. Python numbers of
-    different types take the type that NumPy gives their list.
-
-    Raises:
-        ValueError: no trees, trees of different structure, or a leaf with more than one dtype or shape.
-    """
-    if not trees:
-        raise ValueError("stack needs at least one tree")
-    return _map(_stack_leaf, trees, ())
-
-
-def _is_number(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray | np.generic | int | float | complex) and not isinstance(leaf, str | bytes)
-
-
-def _stack_leaf(path: Path, values: list[Any]) -> Any:
-    if not all(_is_number(value) for value in values):
-        return values
-    arrays = [np.asarray(value) for value in values]
-    first = arrays[0]
-    if any(array.dtype.hasobject for array in arrays):
-        return values
-    python = not any(isinstance(value, np.ndarray | np.generic) for value in values)
-    for index, array in enumerate(arrays):
-        if array.shape != first.shape or (array.dtype != first.dtype and not python):
-            raise ValueError(
-                f"cannot stack the leaf at path {path!r}: {first.dtype}{list(first.shape)} in tree 0, "
-                f"{array.dtype}{list(array.shape)} in tree {index}"
-            )
-    return np.stack(arrays)
-
-
-def split(tree: Any, n: int) -> list[Any]:
-    """The inverse of `stack`: n trees, one for each index of the leading axis.
-
-    Rows of arrays are views (copy what you keep), rows of one-dimensional arrays are NumPy scalars.
-
-    Raises:
-        ValueError: a leaf is neither an array [n, ...] nor a list of n values.
-    """
-
-    def checked(path: Path, values: list[Any]) -> Any:
-        leaf = values[0]
-        has_axis = isinstance(leaf, list) or (isinstance(leaf, np.ndarray) and leaf.ndim > 0)
-        if not has_axis or len(leaf) != n:
-            raise ValueError(f"cannot split the leaf at path {path!r} into {n}: it is {_leaf_outline(leaf)}")
-        return leaf
-
-    whole = _map(checked, [tree], ())
-    return [row(whole, i) for i in range(n)]
-
-
-def _leaf_outline(leaf: Any) -> str:
-    if isinstance(leaf, np.ndarray):
-        return f"{leaf.dtype}{list(leaf.shape)}"
-    return f"a list of {len(leaf)}" if isinstance(leaf, list) else f"a {type(leaf).__name__}"
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -132,7 +132,7 @@ class AgentsLayout:
         if not self.stacked:
             return each
         values = list(each.values())  # of another dtype or shape they do not fit the row, which is told
-        return trees.stack(values) if isinstance(values[0], dict | tuple) else np.array(values)
+        return trees.map(lambda *each: np.array(each), *values)
 
     def actions(self, actions: Any) -> dict[Any, Any]:
         """Each agent's action, from a slot's."""

@@ -45,19 +45,15 @@ class StreamControl(Protocol):
 
     def stopped(self) -> bool:
         """Should it end now, at once?"""
-        ...
 
     def resets(self, episode: int) -> None:
         """Say that this episode, and no other, is being made from now on, its reset first: so a death can be placed."""
-        ...
 
     def begins(self) -> None:
         """Say that its first step is next. From now on `stopped` is asked once between two steps, and counts them."""
-        ...
 
     def ends(self) -> None:
         """Say that it is made."""
-        ...
 
 
 def _no_steps(action: Any) -> Any:

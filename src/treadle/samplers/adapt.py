@@ -125,18 +125,6 @@ class GymEnv:
     def close(self) -> None:
         self.env.close()
 
-    @property
-    def unwrapped(self) -> Any:
-        return self.env.unwrapped
-
-    @property
-    def observation_space(self) -> Any:
-        return self.env.observation_space
-
-    @property
-    def action_space(self) -> Any:
-        return self.env.action_space
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "env":  # copying and pickling ask before there is an env
             raise AttributeError(name)

@@ -144,5 +144,6 @@ class _RowByRow:
         self._agent = agent
 
     def get_actions(self, observations: Any) -> Any:
-        actions, infos = actions_of(self._agent, trees.split(observations, len(trees.leaves(observations)[0])))
+        rows = range(len(trees.leaves(observations)[0]))
+        actions, infos = actions_of(self._agent, [trees.row(observations, row) for row in rows])
         return actions, {key: np.asarray(values) for key, values in infos.items()}

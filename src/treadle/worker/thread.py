@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from treadle.coroutines import EventLoop, GivenUp, Owner
+from treadle.coroutines import GivenUp, Owner, Settled
 from treadle.errors import ClosedPool
 from treadle.memory.rows import Rows
 from treadle.wire.line import Line, WorkerLine
@@ -141,7 +141,7 @@ class ThreadWorker(Worker):
             self.line.post(CLOSING, Op.CLOSE)
 
     def bury(self) -> ExitReport:
-        EventLoop.join()
+        Settled.join()
         return self.report  # without Thread.join: it would list a thread that it does not know, such as an interrupt's
 
     def _run(self, owner: Owner, places: Any) -> None:
