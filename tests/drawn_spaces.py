@@ -75,6 +75,16 @@ def writer(layout: Layout) -> tuple[Any, list[Any]]:
     return layout.row_writer(rows), rows
 
 
+def read(layout: Layout, rows: list[Any], loose: Any = ()) -> Any:
+    """The value in one row: copies of the arrays of fixed leaves (Python's int of a Discrete one), loose as given."""
+    rest = iter(loose)
+    values = [
+        (row.item() if isinstance(leaf.space, gs.Discrete) else row.copy()) if leaf.fixed else next(rest)
+        for leaf, row in zip(layout.leaves, rows, strict=True)
+    ]
+    return layout.unflatten(values)
+
+
 def same_leaves(layout: Layout, a: Any, b: Any) -> bool:
     """Equal to the byte; for a Discrete leaf the number counts, and not whether it is Python's or NumPy's."""
     pairs = zip(layout.leaves, layout.flatten(a), layout.flatten(b), strict=True)

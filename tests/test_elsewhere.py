@@ -51,9 +51,10 @@ def test_every_face_chooses_and_the_price_is_told_once(caplog: pytest.LogCapture
             planning.reset()
         with treadle.VectorSampledTasks(treadle.GymTaskSampler, [{"env": "CartPole-v1"}]) as tasks:
             tasks.next_task()
-    assert ["spawn" in text for text in caplog.messages] == [True]
+    assert ["backend='process' is refused" in text for text in caplog.messages] == [True]
 
 
-def test_processes_that_are_asked_for_are_tried_by_spawn(caplog: pytest.LogCaptureFixture) -> None:
-    made = list(treadle.collect("CartPole-v1", episodes=2, workers=1, backend="process"))
-    assert [len(each) for each in made] == [len(each) for each in treadle.collect("CartPole-v1", episodes=2)]
+@pytest.mark.parametrize("given", [{"backend": "process"}, {"start_method": "spawn"}])
+def test_processes_that_are_asked_for_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(treadle.UsageError, match=r"pidfds \(Linux\): use backend='serial'"):
+        list(treadle.collect("CartPole-v1", episodes=2, workers=1, **given))

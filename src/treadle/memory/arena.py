@@ -84,7 +84,9 @@ class Arena:
     def grow(self, plan: Plan) -> None:
         """Allocate and map the planned segment, zeroed. Raises ArenaError when the memory is not there."""
         nbytes = max(PAGE, -(-plan.nbytes // PAGE) * PAGE)
-        check_room(nbytes)
+        available = memory_available()
+        if available is not None and nbytes > available:  # allocating beyond the limit may wake the OOM killer
+            raise _no_room(nbytes, available, "not enough memory")
         offset = self._size
         if self.fd >= 0:
             try:
@@ -107,15 +109,11 @@ class Arena:
         """The mapping and the offset of a field, for those who make arrays by the thousand."""
         return self._mapped(field.segment), field.offset
 
-    def drop(self, segment: int, *, free: bool = False) -> None:
-        """Use a segment no more. `free`: give its memory back as well, for everybody: nobody may use it any more."""
+    def drop(self, segment: int) -> None:
+        """Give a segment's memory back, for everybody: nobody may use it any more."""
         mapping, self._maps[segment] = self._maps[segment], None
-        if free and mapping is not None and self.fd >= 0:
+        if mapping is not None and self.fd >= 0:
             mapping.madvise(mmap.MADV_REMOVE)
-
-    def mapped(self, offset: int, nbytes: int) -> mmap.mmap:
-        """A mapping of a part of the file that another process has allocated, for as long as it is held."""
-        return map_file(self.fd, nbytes, offset=offset)
 
     def _mapped(self, segment: int) -> mmap.mmap:
         if segment >= len(self._maps):
@@ -209,13 +207,6 @@ def _mmap() -> Any:
     number = ctypes.c_int
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, number, number, number, ctypes.c_long)
     return function
-
-
-def check_room(nbytes: int) -> None:
-    """Raise ArenaError when `nbytes` are clearly not there: allocating beyond the limit may wake the OOM killer."""
-    available = memory_available()
-    if available is not None and nbytes > available:
-        raise _no_room(nbytes, available, "not enough memory")
 
 
 def _no_room(asked: int, available: int | None, why: str) -> ArenaError:

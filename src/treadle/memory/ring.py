@@ -36,7 +36,7 @@ from weakref import ReferenceType
 import numpy as np
 
 from treadle.errors import LayoutsDiffer
-from treadle.memory.arena import Arena, Field, Plan
+from treadle.memory.arena import Arena, Field, Plan, map_file
 from treadle.memory.fences import fence
 from treadle.memory.lent import Buffer, references
 from treadle.spaces import Layout
@@ -282,7 +282,8 @@ class Rings:
         self.all = [each for each in self.all if each.first in known]
         for first, many, offset, nbytes in rings:
             if first <= block < first + many:
-                ring = Ring(self._planned(Plan(0), many), self.arena.mapped(offset, nbytes), first, many)
+                memory = map_file(self.arena.fd, nbytes, offset=offset)
+                ring = Ring(self._planned(Plan(0), many), memory, first, many)
                 self.all = [*self.all, ring]
                 return ring
         raise IndexError(f"there is no block {block}")
@@ -321,7 +322,7 @@ class Rings:
         self.all = [each for each in self.all if each is not ring]
         self._latest = None
         self._table[self._table[:, 0] == ring.first, 1] = 0
-        self.arena.drop(ring.fields.rewards.segment, free=True)
+        self.arena.drop(ring.fields.rewards.segment)
 
     def forget(self) -> None:
         """The arena is closed: no block is to be had any more; arrays that are still held keep theirs."""

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
+import numpy as np
+
 from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError, Where, WorkerError
 from treadle.interrupts import undisturbed
 from treadle.memory.arena import too_many_files
@@ -223,16 +225,8 @@ def _building(worker: Worker) -> Where:
 
 def partition(n: int, workers: int, first: int = 0) -> list[tuple[int, ...]]:
     """Contiguous shares of slots first..first+n-1, as equal as can be, the longer ones first; at most one a slot."""
-    if n == 0:
-        return []
-    workers = min(workers, n)
-    size, extra = divmod(n, workers)
-    shares, at = [], first
-    for i in range(workers):
-        end = at + size + (i < extra)
-        shares.append(tuple(range(at, end)))
-        at = end
-    return shares
+    shares = np.array_split(np.arange(first, first + n), max(1, min(workers, n)))
+    return [tuple(share.tolist()) for share in shares if len(share)]
 
 
 def _startup_failed(failures: list[WorkerError]) -> StartupFailed:

@@ -90,7 +90,8 @@ class Pool:
         shares = partition(started, workers or min(cores, max(1, started)), inline)
         # threads share one interpreter: the one that tries keeps the one it waits for from running
         longest = (0, 0) if kind.in_caller and not kind.inline else bell.who_tries(len(shares), inline, cores, rows)
-        _note_open(self)
+        _watch_this_process()
+        _open.add(self)
         try:
             for slots in shares:
                 group.add(slots, factories)
@@ -235,11 +236,6 @@ def _check(n: int, workers: int | None, inline: int, blocks: int) -> None:
 
 
 _open: weakref.WeakSet[Pool] = weakref.WeakSet()  # closed at this process's exit, and out of use in its forks
-
-
-def _note_open(pool: Pool) -> None:
-    _watch_this_process()
-    _open.add(pool)
 
 
 @cache

@@ -9,6 +9,7 @@ worker that has a limit is given no more than one round of them in advance.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -37,16 +38,7 @@ def private_memory(pid: int) -> int | None:
     """Bytes of memory that a process shares with no file and no other process (RssAnon); None: it is gone, or this is
     no Linux."""
     words = text_of(STATM.format(pid)).split()
-    return (int(words[1]) - int(words[2])) * PAGE if words else None
-
-
-def _page() -> int:
-    import resource
-
-    return resource.getpagesize()
-
-
-PAGE = _page()
+    return (int(words[1]) - int(words[2])) * mmap.PAGESIZE if words else None
 
 
 class Wear:

@@ -103,23 +103,6 @@ class Layout(Outline):
 
         return write_nested
 
-    def read(self, rows: Sequence[Any], loose: Sequence[Any] = ()) -> Any:
-        """One value, as a copy that nothing else refers to.
-
-        Args:
-            rows: one array per leaf, as for `row_writer`.
-            loose: the values of the loose leaves, in the order of ``loose``; they are not copied.
-
-        Returns:
-            The tree; arrays for fixed leaves, a Python int for a Discrete one.
-        """
-        rest = iter(loose)
-        values = [
-            (row.item() if isinstance(leaf.space, gs.Discrete) else row.copy()) if leaf.fixed else next(rest)
-            for leaf, row in zip(self.leaves, rows)
-        ]
-        return self.unflatten(values)
-
     def batch_writer(self, arrays: Sequence[ndarray | None], n: int, *, cast: bool = False) -> BatchWriter:
         """A function that checks a batch of n actions and writes it to ``arrays``, bound to them for good.
 

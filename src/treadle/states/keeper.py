@@ -23,7 +23,7 @@ import pickle
 import random
 from marshal import dumps, loads
 from sys import intern
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -134,7 +134,7 @@ class Keeper:
                 return EnvState(self._kind, dumps((named, generators, NONE, None, None), FORMAT))
             own = [value if type(value := part.get()) in VALUES else encode(value) for part in self._own]
             rest = self._rest() if self._whole else None
-            shared = encode(get_globals()) if self._global_rngs else None
+            shared = encode((random.getstate(), np.random.get_state())) if self._global_rngs else None
             return EnvState(self._kind, dumps((named, generators, own, rest, shared), FORMAT))
         except StateError:
             raise
@@ -176,7 +176,9 @@ class Keeper:
         if rest is not None:
             self._put_rest(rest)
         if shared is not None:
-            set_globals(decode(shared))
+            python, legacy = decode(shared)
+            random.setstate(python)
+            np.random.set_state(legacy)
 
     # -- which layers there are --------------------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class Keeper:
         self._checkers = [layer for layer in layers if class_name(layer) == CHECKER]
         for index, layer in enumerate(layers):
             if keeps_itself(layer):
-                self._own.append(_Itself(layer))
+                self._own.append(SimpleNamespace(get=layer.get_state, set=layer.set_state))
                 continue
             simulator = next((s for s in SIMULATORS if s.fits(layer)), None)
             if simulator is not None:
@@ -279,13 +281,6 @@ class Keeper:
         return StateError(f"the state of {self._kind} cannot be captured: {error}")
 
 
-class _Itself:
-    """A layer that keeps its own state."""
-
-    def __init__(self, layer: Any) -> None:
-        self.get, self.set = layer.get_state, layer.set_state
-
-
 # Objects are pickled by value, except for those that stay where they are. The attributes of an environment are part of
 # its state; the environment itself, its wrappers, its spaces, its emulator and its window are not: they exist once on
 # each side. So whoever pickles names the objects that stay (`Fixed`), and a reference to one of them travels as its
@@ -317,39 +312,25 @@ class Fixed:
 
 def dump(value: Any, fixed: Fixed) -> bytes:
     """Pickle `value`. Raises what pickling raises, and TypeError for a nested environment."""
-    stream = io.BytesIO()
     try:
-        _Pickler(stream, fixed).dump(value)
+        return _dumped(pickle.Pickler, value, fixed)
     except (pickle.PicklingError, AttributeError):  # lambdas and local classes
-        stream = io.BytesIO()
-        _CloudPickler(stream, fixed).dump(value)
+        return _dumped(pickling.Pickler, value, fixed)
+
+
+def _dumped(kind: Any, value: Any, fixed: Fixed) -> bytes:
+    stream = io.BytesIO()
+    pickler = kind(stream, 5)
+    pickler.persistent_id = fixed.name_of
+    pickler.dump(value)
     return stream.getvalue()
 
 
 def load(data: bytes, fixed: Fixed) -> Any:
     """The value again, with this side's own objects in the place of those that stayed."""
-    return _Unpickler(io.BytesIO(data), fixed).load()
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, stream: io.BytesIO, fixed: Fixed) -> None:
-        super().__init__(stream, 5)
-        self.persistent_id = fixed.name_of  # type: ignore[method-assign]
-
-
-class _CloudPickler(pickling.Pickler):
-    def __init__(self, stream: io.BytesIO, fixed: Fixed) -> None:
-        super().__init__(stream, 5)
-        self.persistent_id = fixed.name_of
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, stream: io.BytesIO, fixed: Fixed) -> None:
-        super().__init__(stream)
-        self._fixed = fixed
-
-    def persistent_load(self, name: Name) -> Any:
-        return self._fixed.named[name]
+    unpickler: Any = pickle.Unpickler(io.BytesIO(data))
+    unpickler.persistent_load = fixed.named.__getitem__
+    return unpickler.load()
 
 
 # windows, surfaces, renderers: what is seen of an environment does not decide what it does
@@ -419,15 +400,3 @@ def generator_in(generator: np.random.Generator | None, state: Any) -> np.random
         generator = np.random.Generator(kind(0))
     generator.bit_generator.state = state
     return generator
-
-
-def get_globals() -> tuple[Any, ...]:
-    """The states of `random` and of NumPy's legacy generator."""
-    return random.getstate(), np.random.get_state()
-
-
-def set_globals(states: tuple[Any, ...]) -> None:
-    """Put them back."""
-    python, legacy = states
-    random.setstate(python)
-    np.random.set_state(legacy)

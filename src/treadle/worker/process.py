@@ -58,9 +58,9 @@ class ProcessCommon(Common):
 
     def __init__(self, options: PoolOptions) -> None:
         super().__init__(options)
-        if not hasattr(os, "pidfd_open"):
+        if not forkserver.works():
             raise UsageError("worker processes want pidfds (Linux): use backend='serial', or 'thread' for coroutines")
-        self.start_method = options.start_method or ("forkserver" if forkserver.works() else "spawn")
+        self.start_method = options.start_method or "forkserver"
         check_start_method(self.start_method)
         self.stdout_too = options.prints or options.worker_output == "keep"
         self.reader: StderrReader | None = None
