@@ -6,15 +6,16 @@ import math
 from pathlib import Path
 
 from treadle.record.dataset import collect_dataset
-from treadle.replays.choosing import Row, chosen, rows_of
+from treadle.record.outcomes import Outcome
+from treadle.replays.film import chosen, name_of, rows_of
 
 ROWS = [
-    Row(4, -1.5, 3, "terminated", True),
-    Row(0, 2.0, 3, "terminated", False),
-    Row(1, 7.0, 3, "truncated", False),
-    Row(2, 7.0, 3, "truncated"),
-    Row(3),
-    Row(5, math.nan, 9, "terminated"),
+    Outcome(4, 0, -1.5, 3, "terminated", True),
+    Outcome(0, 0, 2.0, 3, "terminated", False),
+    Outcome(1, 0, 7.0, 3, "truncated", False),
+    Outcome(2, 0, 7.0, 3, "truncated"),
+    Outcome(3),
+    Outcome(5, 0, math.nan, 9, "terminated"),
 ]
 
 
@@ -30,7 +31,7 @@ def test_episodes_are_chosen_by_their_results() -> None:
 
 
 def test_names_are_of_index_return_and_end() -> None:
-    assert [row.film for row in ROWS] == [
+    assert [name_of(row) for row in ROWS] == [
         "episode-0004_return--1.5_success",
         "episode-0000_return-2.0_failure",
         "episode-0001_return-7.0_failure",
@@ -38,14 +39,14 @@ def test_names_are_of_index_return_and_end() -> None:
         "episode-0003_error",
         "episode-0005_terminated",
     ]
-    assert Row(17, -20.04, 1, "terminated", False).film == "episode-0017_return--20.0_failure"
-    assert Row(1, -1e300, 1, "truncated").film == "episode-0001_return--1e+300_truncated"
-    assert Row(12345, 0.0, 1, "error", True).film == "episode-12345_return-0.0_error"
+    assert name_of(Outcome(17, 0, -20.04, 1, "terminated", False)) == "episode-0017_return--20.0_failure"
+    assert name_of(Outcome(1, 0, -1e300, 1, "truncated")) == "episode-0001_return--1e+300_truncated"
+    assert name_of(Outcome(12345, 0, 0.0, 1, "error", True)) == "episode-12345_return-0.0_error"
 
 
 def test_rows_are_those_of_the_dataset(tmp_path: Path) -> None:
     collect_dataset("CartPole-v1", out=tmp_path, episodes=5, workers=1, max_episode_steps=15, verify=0)
-    rows = rows_of(tmp_path)
+    rows = list(rows_of(tmp_path).values())
     assert [row.index for row in rows] == [0, 1, 2, 3, 4]
     assert {row.length for row in rows if row.end == "truncated"} == {15}
     assert all(row.total_reward == row.length and row.success is None and not row.failed for row in rows)

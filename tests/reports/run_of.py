@@ -1,6 +1,7 @@
 """Directories as runs leave them, made by hand."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,20 @@ from typing import Any
 import h5py
 import numpy as np
 
+from treadle.record.journal import FILE_HEAD, EpisodeNote, packed
+
 
 def directory_of(path: Path, lines: Sequence[Mapping[str, Any]], **more: Any) -> Path:
-    """One of an evaluation: `episodes.jsonl`, `run.json`, `summary.json` (`summary`), and each episode's rewards.
+    """One of an evaluation: `.episodes`, `run.json`, `summary.json` (`summary`), and each episode's rewards.
 
-    More: `arguments` of `run.json`; `rewards`: by index.
+    More: `arguments` of `run.json`; `rewards`: by index. Without a summary what was left out is in `.parts`.
     """
     path.mkdir(parents=True, exist_ok=True)
-    (path / "episodes.jsonl").write_text("".join(json.dumps(dict(each)) + "\n" for each in lines), encoding="utf-8")
+    played = sorted((each for each in lines if "cause" not in each), key=lambda each: each["index"])
+    with (path / ".episodes").open("wb") as file:
+        file.write(FILE_HEAD["kept"])
+        for each in played:
+            file.writelines(packed(_note(each), b"", ()))
     arguments = {
         "env": "reach.py:Reach",
         "policy": "weak",
@@ -24,8 +31,12 @@ def directory_of(path: Path, lines: Sequence[Mapping[str, Any]], **more: Any) ->
         **more.get("arguments", {}),
     }
     (path / "run.json").write_text(json.dumps({"arguments": arguments}), encoding="utf-8")
+    lost = {"skipped": [each for each in lines if "cause" in each]}
     if (summary := more.get("summary")) is not None:
-        (path / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+        (path / "summary.json").write_text(json.dumps({**lost, **summary}), encoding="utf-8")
+    elif lost["skipped"]:
+        (path / ".parts").mkdir()
+        (path / ".parts" / "skipped.json").write_text(json.dumps(lost), encoding="utf-8")
     if rewards := more.get("rewards"):
         with h5py.File(path / "steps.hdf5", "w") as file:
             for number, (index, row) in enumerate(sorted(rewards.items())):
@@ -35,17 +46,29 @@ def directory_of(path: Path, lines: Sequence[Mapping[str, Any]], **more: Any) ->
     return path
 
 
+def _note(each: Mapping[str, Any]) -> EpisodeNote:
+    total, ended = each["return"], each["end"] == "terminated"
+    return EpisodeNote(
+        each["index"], each["seed"], each["length"], math.nan if total is None else total, ended, not ended, 0,
+        "0" * 32, success=each["success"], about={"seconds": each["seconds"]},
+    )  # fmt: skip
+
+
 def line(index: int, total: float | None = 1.0, **more: Any) -> dict[str, Any]:
-    """A line of `episodes.jsonl`."""
+    """What is known of an episode that was played."""
     return {
         "index": index, "seed": 2**62 + index, "return": total, "length": 5, "end": "terminated", "success": None,
-        "seconds": 0.25, "error": None, "task": None, "policy": "weak", **more,
+        "seconds": 0.25, **more,
     }  # fmt: skip
 
 
-def failing(index: int, error: str) -> dict[str, Any]:
+def failing(index: int, kind: str, message: str = "", place: str = "") -> dict[str, Any]:
     """That of an episode that was left out."""
-    return line(index, None, length=None, end="error", seconds=None, error=error)
+    file, _, number = place.rpartition(":")
+    return {
+        "index": index, "seed": 2**62 + index, "cause": f"{kind}: {message} {place}", "kind": kind, "message": message,
+        "file": file, "line": int(number) if number else None,
+    }  # fmt: skip
 
 
 def evaluation(path: Path, count: int, seed: int = 0, **more: Any) -> Path:
@@ -55,7 +78,7 @@ def evaluation(path: Path, count: int, seed: int = 0, **more: Any) -> Path:
     lines = []
     for i in range(count):
         if i not in rewards:
-            lines.append(failing(i, "KeyError: 'corner' reach.py:31"))
+            lines.append(failing(i, "KeyError", "'corner'", "work/reach.py:31"))
             continue
         row = rewards[i]
         cut = bool(rng.random() < 0.3)

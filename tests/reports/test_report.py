@@ -16,6 +16,7 @@ import pytest
 import treadle
 from cli.command import treadle as command
 from reports.run_of import directory_of, evaluation, failing, line
+from treadle.errors import UsageError
 from treadle.reports.inert import Inert
 from treadle.reports.page import inside_script
 
@@ -102,16 +103,19 @@ def hostile(tmp_path: Path) -> Path:
         ["treadle", "eval", EVIL, "--env-kwargs", json.dumps(kwargs), "--out", str(tmp_path / "home" / "x y")]
     )
     lines = [
-        line(0, task=EVIL),
-        line(1, task=f"{ALICE}/tasks/b", success=False),
-        failing(2, f"ValueError: {EVIL} {TOKEN} {tmp_path}/home/model.zip /data/alice-secret/set.npz env.py:3"),
+        line(0),
+        line(1, success=False),
+        failing(
+            2, "ValueError", f"{EVIL} {TOKEN} {tmp_path}/home/model.zip /data/alice-secret/set.npz", f"{ALICE}/env.py:3"
+        ),
     ]
     summary = {
         "command": typed, "env_id": EVIL, "policy": f"{tmp_path}/home/my model.zip", "versions": {EVIL: EVIL},
         "warnings": [EVIL, f"{tmp_path}/out/run.json"], "remarks": [{"text": EVIL, "episodes": [0, EVIL]}],
         "hash": EVIL, "time_shares": {EVIL: 0.5}, "machine": EVIL,
     }  # fmt: skip
-    arguments = {"env": EVIL, "policy": EVIL, "env_kwargs": kwargs, "seed": 0}
+    tasks = {EVIL: EVIL, f"{ALICE}/tasks/b": EVIL, "c": EVIL}
+    arguments = {"env": EVIL, "policy": EVIL, "env_kwargs": kwargs, "seed": 0, "tasks": tasks}
     return directory_of(tmp_path / "out", lines, summary=summary, arguments=arguments)
 
 
@@ -172,7 +176,7 @@ def test_a_policy_allows_this_style_and_script_alone(tmp_path: Path) -> None:
 def test_a_strangers_directory_is_neither_imported_nor_unpickled(tmp_path: Path) -> None:
     out = directory_of(
         tmp_path / "out",
-        [line(0), failing(1, "KeyError reach.py:3")],
+        [line(0), failing(1, "KeyError", "", "reach.py:3")],
         arguments={"env": "evil.py:Env", "policy": "evil:act", "imports": ["evil"]},
     )
     (out / "evil.py").write_text("raise SystemExit('imported')", encoding="utf-8")
@@ -248,6 +252,30 @@ def test_two_runs_are_compared_by_seed(tmp_path: Path) -> None:
     data = data_of(text)
     assert data["columns"][0]["values"][0] == 5  # the pair in which one alone succeeds
     assert [each["replay"] for each in data["sides"]] == ["treadle replay strong", "treadle replay weak"]
+
+
+def test_a_pair_is_of_equal_seeds_and_counted(tmp_path: Path) -> None:
+    first = [
+        line(0, 3.0, seed=1, success=True),
+        line(1, 2.0, seed=2, success=False),
+        line(2, 2.0, seed=3, success=True),
+        line(9, 1.0, seed=9),
+    ]
+    second = [
+        line(0, 2.0, seed=3, success=True),
+        line(1, 5.0, seed=2, success=True),
+        line(2, 1.0, seed=1, success=False),
+        failing(3, "hang"),
+    ]
+    a, b = (directory_of(tmp_path / name, rows) for name, rows in (("a", first), ("b", second)))
+    text = page_of(treadle.report(a, b))
+    assert "From 3 equal starts a has the higher return in 1, b in 1; 1 are ties." in said(text)
+    assert "The mean return of a differs from that of b by −0.333 " in said(text)
+    assert "One alone succeeds in 2: a in 1, b in 1." in said(text)
+    assert [each["names"] for each in data_of(text)["sides"]] == [[1, 0, 2], [1, 2, 0]]
+    other = directory_of(tmp_path / "c", [line(0, seed=77)])
+    with pytest.raises(UsageError, match="no episode of the same seed"):
+        treadle.report(a, other)
 
 
 def test_the_command_writes_it(tmp_path: Path) -> None:

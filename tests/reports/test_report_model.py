@@ -11,8 +11,9 @@ import pytest
 
 from reports.run_of import directory_of, evaluation, failing, line
 from treadle.errors import UsageError
+from treadle.evaluation.evaluate import evaluate
 from treadle.record.dataset import collect_dataset
-from treadle.reports.model import POINTS, Model, curve, model_of, paired, share, spread
+from treadle.reports.run import POINTS, Run, curve, share, spread
 
 
 def stored(path: Path) -> dict[int, dict[str, np.ndarray]]:
@@ -27,8 +28,8 @@ def stored(path: Path) -> dict[int, dict[str, np.ndarray]]:
         }
 
 
-def told(model: Model) -> list[tuple[object, ...]]:
-    return [(each.index, each.seed, each.returns, each.length, each.end, each.success) for each in model.episodes]
+def told(model: Run) -> list[tuple[object, ...]]:
+    return [(each.index, each.seed, each.total_reward, each.length, each.end, each.success) for each in model.outcomes]
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +40,11 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_dataset_is_told_as_h5py_reads_it(collected: Path) -> None:
-    model, witness = model_of(collected), stored(collected)
-    assert [each.index for each in model.episodes] == sorted(witness) == list(range(12))
-    for each in model.episodes:
+    model, witness = Run(collected), stored(collected)
+    assert [each.index for each in model.outcomes] == sorted(witness) == list(range(12))
+    for each in model.outcomes:
         rewards = witness[each.index]["rewards"]
-        assert (each.returns, each.length) == (rewards.sum(), len(rewards))
+        assert (each.total_reward, each.length) == (rewards.sum(), len(rewards))
         assert each.end == ("terminated" if witness[each.index]["terminations"][-1] else "truncated")
         low, high = model.curves[each.index].low, model.curves[each.index].high
         points = np.frombuffer(model.curves[each.index].points, np.uint8) / 255 * (high - low) + low
@@ -56,7 +57,7 @@ def test_a_dataset_is_told_as_h5py_reads_it(collected: Path) -> None:
         min(returns), np.median(returns), max(returns),
     )  # fmt: skip
     assert model.returns.low < model.returns.mean < model.returns.high
-    assert (model.success, model.over, model.wanted, model.replayed) == (None, True, 12, (2, 0))
+    assert (model.success, model.over, model.wanted, model.replayed) == (None, True, 12, [2, 0])
 
 
 @pytest.mark.parametrize(
@@ -65,11 +66,11 @@ def test_a_dataset_is_told_as_h5py_reads_it(collected: Path) -> None:
 def test_a_directory_that_lacks_what_later_versions_write_is_told_alike(
     collected: Path, tmp_path: Path, lost: list[str]
 ) -> None:
-    whole = told(model_of(collected))
+    whole = told(Run(collected))
     out = shutil.copytree(collected, tmp_path / "out")
     for name in lost:
         (out / name).unlink()
-    model = model_of(out)
+    model = Run(out)
     assert told(model) == whole
     assert len(model.curves) == 12
 
@@ -88,30 +89,41 @@ def test_a_run_that_was_killed_is_told_from_its_parts(collected: Path, tmp_path:
         (out / name).unlink()
     (journal,) = (out / ".parts").glob("worker-*")
     journal.write_bytes(journal.read_bytes()[:-100])
-    model, witness = model_of(out), stored(collected)
+    model, witness = Run(out), stored(collected)
     assert not model.over
-    assert told(model) == told(model_of(collected))[:-1]
+    assert told(model) == told(Run(collected))[:-1]
     for index, drawn in model.curves.items():
         assert drawn == curve(witness[index]["rewards"])
     assert len(model.curves) == 11
 
 
-def test_an_evaluation_is_told_from_its_lines(tmp_path: Path) -> None:
-    out = evaluation(tmp_path / "out", 40)
-    model = model_of(out)
+def test_an_evaluation_is_told_as_its_lines_and_h5py_have_it(tmp_path: Path) -> None:
+    """Also where the files of names that begin with a dot have not been copied."""
+    out = tmp_path / "out"
+    evaluate("CartPole-v1", None, 9, 4, backend="serial", out=out, max_episode_steps=20)
     lines = [json.loads(each) for each in (out / "episodes.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert told(model) == [
-        (each["index"], each["seed"], each["return"], each["length"], each["end"], each["success"]) for each in lines
-    ]
-    good = sum(each["success"] is True for each in lines)
-    assert model.success is not None
-    assert model.counted is not None
-    assert (model.success.count, model.success.of) == (good, 38)
-    assert (model.counted.count, model.counted.of) == (good, 40)
-    assert model.left_out == [18, 37]
-    assert [(str(each.cause), each.episodes) for each in model.groups] == [("KeyError: 'corner' reach.py:31", (18, 37))]
-    for index, rows in stored(out).items():
-        assert model.curves[index] == curve(rows["rewards"])
+    keys = "index", "seed", "return", "length", "end", "success"
+    assert told(Run(out)) == [tuple(each[key] for key in keys) for each in lines]
+    assert [each.seconds for each in Run(out).outcomes] == [each["seconds"] for each in lines]
+    (out / ".episodes").unlink()
+    assert told(Run(out)) == [tuple(each[key] for key in keys) for each in lines]
+
+
+def test_rates_and_curves_are_those_of_what_is_stored(tmp_path: Path) -> None:
+    out = evaluation(tmp_path / "out", 40)
+    run, witness = Run(out), stored(out)
+    good = sum(each.success is True for each in run.outcomes)
+    assert run.success is not None
+    assert run.counted is not None
+    assert (run.success.count, run.success.of) == (good, 38)
+    assert (run.counted.count, run.counted.of) == (good, 40)
+    assert run.left_out == [18, 37]
+    assert run.causes == [("KeyError: 'corner' reach.py:31", [18, 37])]
+    assert {each.index: each.total_reward for each in run.played} == {
+        index: rows["rewards"].sum() for index, rows in witness.items()
+    }
+    for index, rows in witness.items():
+        assert run.curves[index] == curve(rows["rewards"])
 
 
 def test_wilsons_interval_is_that_of_the_textbook() -> None:
@@ -140,41 +152,40 @@ def test_a_histogram_counts_everything_once() -> None:
         found = spread([float(each) for each in values])
         assert found is not None
         assert sum(found.bins) == len(values)
-        assert len(found.edges) == len(found.bins) + 1
-        assert all(math.isfinite(each) for each in found.edges)
     assert spread([None, math.nan, math.inf]) is None
     assert spread([1e308] * 3) is None
 
 
 def test_returns_that_are_no_numbers_are_flagged_and_in_no_mean(tmp_path: Path) -> None:
     text = [line(0, 2.0), line(1, math.nan), line(2, math.inf), line(3, 4.0), line(4, None)]
-    model = model_of(directory_of(tmp_path / "out", text))
-    assert model.odd == (1, 2, 4)
+    model = Run(directory_of(tmp_path / "out", text))
+    assert model.odd == [1, 2, 4]
     assert model.returns is not None
     assert (model.returns.mean, model.returns.count) == (3.0, 2)
     assert model.best == [3, 0]
 
 
-def test_lines_that_cannot_be_read_are_said_and_a_torn_one_is_not(tmp_path: Path) -> None:
-    out = directory_of(tmp_path / "out", [line(i) for i in range(3)], arguments={"episodes": 5})
-    with (out / "episodes.jsonl").open("a", encoding="utf-8") as file:
-        file.write('no JSON\n[]\n{"index": 1e400}\n' + json.dumps(line(1, 7.0)) + '\n{"index": 3, "ret')
-    model = model_of(out)
-    assert [(each.index, each.returns) for each in model.episodes] == [(0, 1.0), (1, 7.0), (2, 1.0)]
-    assert [each.text for each in model.remarks] == ["3 lines of episodes.jsonl could not be read"]
-    assert (model.over, model.wanted) == (False, 5)
+def test_episodes_that_are_damaged_are_said_and_a_torn_one_is_not(tmp_path: Path) -> None:
+    out = directory_of(tmp_path / "out", [line(i) for i in range(4)], arguments={"episodes": 5})
+    kept = bytearray((out / ".episodes").read_bytes())
+    each = (len(kept) - 16) // 4
+    kept[16 + each + 30] ^= 1  # the second one's
+    (out / ".episodes").write_bytes(kept[:-3])
+    run = Run(out)
+    assert [each.index for each in run.outcomes] == [0, 2]
+    assert [each.text for each in run.remarks] == ["1 stored episodes are damaged"]
+    assert (run.over, run.wanted) == (False, 5)
 
 
 def test_causes_are_grouped_by_kind_and_line(tmp_path: Path) -> None:
     lines = [
-        failing(0, "KeyError: 'a' reach.py:31"),
-        failing(1, "KeyError: 'b' reach.py:31"),
+        failing(0, "KeyError", "'a'", "reach.py:31"),
+        failing(1, "KeyError", "'b'", "reach.py:31"),
         failing(2, "hang"),
-        failing(3, "ValueError: a: b (env.py:2)"),
+        failing(3, "ValueError", "a: b", "env.py:2"),
     ]
-    groups = model_of(directory_of(tmp_path / "out", lines)).groups
-    assert [(str(each.cause), each.episodes) for each in groups] == [
-        ("KeyError reach.py:31", (0, 1)), ("hang", (2,)), ("ValueError: a: b env.py:2", (3,)),
+    assert Run(directory_of(tmp_path / "out", lines)).causes == [
+        ("KeyError reach.py:31", [0, 1]), ("hang", [2]), ("ValueError: a: b env.py:2", [3]),
     ]  # fmt: skip
 
 
@@ -184,10 +195,13 @@ def test_what_is_damaged_is_said(collected: Path, tmp_path: Path) -> None:
         (out / name).write_bytes(b"{")
     next(out.glob("treadle/*/data/*.hdf5")).write_bytes(b"no HDF5")
     with pytest.raises(UsageError, match="holds nothing of a run"):
-        model_of(out)
-    (out / "episodes.jsonl").write_text(json.dumps(line(0)), encoding="utf-8")
-    remarks = [each.text.partition(" could")[0] for each in model_of(out).remarks]
-    assert {"run.json", "summary.json", "main_data.hdf5"} <= set(remarks)
+        Run(out)
+    shutil.copytree(collected / "treadle", out / "treadle", dirs_exist_ok=True)
+    assert [each.text.partition(" could")[0] for each in Run(out).remarks] == ["summary.json", "run.json"]
+    shutil.copytree(collected, out, dirs_exist_ok=True)
+    next(out.glob("treadle/*/data/*.hdf5")).write_bytes(b"no HDF5")
+    assert [each.text.partition(" could")[0] for each in Run(out).remarks] == ["main_data.hdf5"]
+    assert told(Run(out)) == told(Run(collected))
 
 
 def test_data_of_another_file_is_not_read(tmp_path: Path) -> None:
@@ -201,10 +215,10 @@ def test_data_of_another_file_is_not_read(tmp_path: Path) -> None:
         layout = h5py.VirtualLayout((4,), "f8")
         layout[:] = h5py.VirtualSource(str(tmp_path / "private.hdf5"), "rewards", (4,))
         file.create_group("episode_1").create_virtual_dataset("rewards", layout)
-    assert list(model_of(out).curves) == [2]
+    assert list(Run(out).curves) == [2]
     (out / "steps.hdf5").unlink()
     (out / "steps.hdf5").symlink_to(tmp_path / "private.hdf5")
-    assert model_of(out).curves == {}
+    assert Run(out).curves == {}
 
 
 def test_of_many_episodes_those_have_a_curve_that_a_reader_asks_for(tmp_path: Path) -> None:
@@ -216,31 +230,7 @@ def test_of_many_episodes_those_have_a_curve_that_a_reader_asks_for(tmp_path: Pa
         rewards={i: [float(i)] for i in range(count)},
         summary={"remarks": [{"text": "odd", "episodes": [1234]}]},
     )
-    model = model_of(out)
+    model = Run(out)
     assert {0, 1, 1234, 1499} <= set(model.curves)
     assert len(model.curves) <= 1_000
     assert model.remarks[0].episodes == (1234,)
-
-
-def test_pairs_are_of_equal_seeds(tmp_path: Path) -> None:
-    first = [
-        line(0, 3.0, seed=1, success=True),
-        line(1, 2.0, seed=2, success=False),
-        line(2, 2.0, seed=3, success=True),
-        line(9, 1.0, seed=9),
-    ]
-    second = [
-        line(0, 2.0, seed=3, success=True),
-        line(1, 5.0, seed=2, success=True),
-        line(2, 1.0, seed=1, success=False),
-        failing(3, "hang"),
-    ]
-    a, b = (model_of(directory_of(tmp_path / name, rows)) for name, rows in (("a", first), ("b", second)))
-    pairs = paired(a, b)
-    assert [(x.index, y.index) for x, y in pairs.pairs] == [(0, 2), (1, 1), (2, 0)]
-    assert (pairs.wins, pairs.ties, pairs.losses, pairs.only_first, pairs.only_second) == (1, 1, 1, 1, 1)
-    assert pairs.difference is not None
-    assert pairs.difference.mean == pytest.approx(-1 / 3)
-    other = model_of(directory_of(tmp_path / "c", [line(0, seed=77)]))
-    with pytest.raises(UsageError, match="no episode of the same seed"):
-        paired(a, other)

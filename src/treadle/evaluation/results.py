@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from typing import Any
 from treadle.record.hdf5 import assemble
 from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, overall_hash, select
+from treadle.record.outcomes import Outcome
 from treadle.record.parts import KEPT, PartWriter, keep
 from treadle.record.run_directory import LINES
 from treadle.record.summary import digest_of
@@ -81,11 +81,11 @@ class Results:
     def lose(self, skipped: Collection[Skipped]) -> None:
         new = [each for each in skipped if each.index not in self.left_out]
         self.left_out |= {each.index: each for each in new}
-        self._append(map(self._of_lost, new))
+        self._append(new)
 
     def have(self, note: EpisodeNote) -> None:
         self.notes[note.index] = note
-        self._append([self._of_played(note)])
+        self._append([note])
         self._watch(note)
 
     def merge(self, parts: Path, notes: list[EpisodeNote], spaces: Any, spec: str | None) -> MergeReport:
@@ -114,32 +114,16 @@ class Results:
     def _write(self) -> bytes:
         """Write all lines anew, in the order of indices."""
         found: dict[int, EpisodeNote | Skipped] = {**self.left_out, **self.notes}
-        lines = [
-            self._of_played(each) if isinstance(each, EpisodeNote) else self._of_lost(each)
-            for _, each in sorted(found.items())
-        ]
-        text = b"".join(lines)
+        text = b"".join(self._line(each) for _, each in sorted(found.items()))
         with written(self._folder / LINES) as file:
             file.write(text)
         return text
 
-    def _append(self, lines: Any) -> None:
-        text = b"".join(lines)
-        if text and self._begun:
+    def _append(self, found: Sequence[EpisodeNote | Skipped]) -> None:
+        if found and self._begun:
             with open(self._folder / LINES, "ab", buffering=0) as file:
-                file.write(text)
+                file.write(b"".join(map(self._line, found)))
 
-    def _of_played(self, note: EpisodeNote) -> bytes:
-        end = "terminated" if note.terminated else "truncated"
-        seconds, value = note.about.get("seconds"), note.total_reward
-        return self._line(
-            note.index, note.seed, value if math.isfinite(value) else None, note.length, end, note.success, seconds, ""
-        )
-
-    def _of_lost(self, each: Skipped) -> bytes:
-        return self._line(each.index, each.seed, None, None, "error", None, None, each.cause)
-
-    def _line(self, index: int, seed: int, *rest: Any) -> bytes:
-        names = ("index", "seed", "return", "length", "end", "success", "seconds", "error")
-        found = dict(zip(names, (index, seed, *rest), strict=True))
-        return json.dumps({**found, "task": self._task_of(index), "policy": self._policy}).encode() + b"\n"
+    def _line(self, found: EpisodeNote | Skipped) -> bytes:
+        told = {**Outcome.of(found).as_json(), "task": self._task_of(found.index), "policy": self._policy}
+        return json.dumps(told).encode() + b"\n"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -22,12 +22,12 @@ import numpy as np
 from treadle.checks import check_whole, path_of, several
 from treadle.errors import UsageError
 from treadle.program.offscreen import off_screen
-from treadle.record.run_directory import FILMS
-from treadle.replays.choosing import Row, chosen, rows_of
+from treadle.record.outcomes import ERROR, Outcome, outcomes_of
+from treadle.record.run_directory import FAILURES, FILMS
 from treadle.replays.opening import kept_out, open_repro
 from treadle.replays.replay import in_child
 from treadle.replays.result import Replay
-from treadle.repro import Repro
+from treadle.repro import SUFFIX, Repro
 from treadle.wire.bell import cores
 
 
@@ -80,7 +80,7 @@ def film(
     if not isinstance(env, str | None):
         raise UsageError(f"films are made in processes of their own: name the environment, got env={env!r}")
     place = path_of("source", source) if isinstance(source, str | os.PathLike) else None
-    rows = {row.index: row for row in rows_of(place)} if place is not None and place.is_dir() else {}
+    rows = rows_of(place) if place is not None and place.is_dir() else {}
     indices: list[int | None] = [None]
     if best or worst or failed or episodes:
         indices = [*chosen(rows.values(), best=best, worst=worst, failed=failed, episodes=episodes)]
@@ -106,7 +106,7 @@ def film(
             threads.shutdown(cancel_futures=True)
 
 
-def _made(repro: Repro, rows: dict[int, Row], folder: Path, timeout: float | None, options: dict[str, Any]) -> Film:
+def _made(repro: Repro, rows: dict[int, Outcome], folder: Path, timeout: float | None, options: dict[str, Any]) -> Film:
     index, failure, rewards = repro.about.get("index", 0), repro.about.get("failed") or {}, repro.arrays.get("rewards")
     ended = failure.get("kind") in ("died", "late")
     limit = timeout if timeout is not None or not ended else failure.get("limit")
@@ -119,10 +119,50 @@ def _made(repro: Repro, rows: dict[int, Row], folder: Path, timeout: float | Non
         result = in_child(repro, limit, step=step, render=str(made), **given)
         if not made.exists():
             return Film(None, result)
-        row = rows.get(index, Row(index))
-        if math.isnan(row.total_reward):  # the dataset does not have it
+        row = rows.get(index, Outcome(index))
+        if row.total_reward is None:  # the dataset does not have it
             total = result.total_reward if rewards is None else float(np.nansum(rewards))
-            row = Row(index, total, end="error" if failure or result.failed else "played")
-        path = folder / f"{row.film}{suffix}"
+            row = Outcome(index, total_reward=total, end=ERROR if failure or result.failed else "played")
+        path = folder / f"{name_of(row)}{suffix}"
         os.replace(made, path)
     return Film(path, result)
+
+
+def name_of(each: Outcome) -> str:
+    """The name of an episode's film without a suffix, such as "episode-0017_return-20.0_failure"."""
+    end = each.end if each.success is None or each.end == ERROR else "success" if each.success else "failure"
+    total = math.nan if each.total_reward is None else each.total_reward
+    known = "" if math.isnan(total) else f"_return-{total:{'.1f' if abs(total) < 1e9 else '.3g'}}"
+    return f"episode-{each.index:04}{known}_{end}"
+
+
+def chosen(
+    rows: Iterable[Outcome], *, best: int = 0, worst: int = 0, failed: int = 0, episodes: Sequence[int] = ()
+) -> list[int]:
+    """Indices in their order, each once.
+
+    Args:
+        best, worst: so many with the largest and the smallest returns, of those that came to an end; of equal ones the
+            first.
+        failed: the first so many that failed.
+        episodes: these besides.
+    """
+    known = sorted(rows, key=lambda row: row.index)
+    ended = [(row.total_reward, row.index) for row in known if row.total_reward is not None]
+    ended = [each for each in ended if not math.isnan(each[0])]
+    found = [index for _, index in sorted(ended, key=lambda each: -each[0])[:best] + sorted(ended)[:worst]]
+    return sorted({*episodes, *found, *[row.index for row in known if row.failed][:failed]})
+
+
+def rows_of(directory: Path) -> dict[int, Outcome]:
+    """Of what a run has finished, complete or not, and of what failed in it, by index. Nothing of it is unpickled.
+
+    Raises:
+        UsageError: what says so is damaged.
+    """
+    found, unread = outcomes_of(directory)
+    if unread and not found:
+        raise UsageError(f"{directory} does not say what came of its episodes ({unread[0]})")
+    failures = (path.stem.rpartition("-")[2] for path in (directory / FAILURES).glob(f"episode-*{SUFFIX}"))
+    rows = {int(index): Outcome(int(index)) for index in failures if index.isdecimal()}
+    return rows | {each.index: each for each in found}

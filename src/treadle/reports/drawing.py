@@ -71,33 +71,15 @@ def columns_of(count: int) -> int:
     return max(1, min(count, 25 if count <= 60 else 60 if count <= 1_000 else 200))
 
 
-def gauge(low: float, at: float, high: float, least: float, most: float) -> str:
-    """A point with its interval between two ends."""
-    span = (most - least) or 1.0
-    x, left, right = (min(1_000.0, max(0.0, 1_000 * (each - least) / span)) for each in (at, low, high))
-    return (
-        '<svg class="gauge" viewBox="0 0 1000 24" preserveAspectRatio="none" aria-hidden="true">'
-        '<rect class="rail" y="11" width="1000" height="2"/>'
-        f'<rect class="interval" x="{left:.0f}" y="7" width="{max(2.0, right - left):.0f}" height="10"/>'
-        f'<rect class="point" x="{min(996.0, max(0.0, x - 2)):.0f}" width="4" height="24"/></svg>'
-    )
-
-
 def bar(value: float | None, low: float, high: float) -> str:
     """Of a table's cell: from 0, or from the end that is nearer to it."""
-    x, width = extent(value, low, high)
+    if value is None or not math.isfinite(value) or high <= low:
+        return ""
+    zero, at = (100 * (min(high, max(low, each)) - low) / (high - low) for each in (0.0, value))
     return (
         '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect x="{x}" width="{width}" height="8"/></svg>'
+        f'<rect x="{round(min(zero, at))}" width="{max(1, round(abs(at - zero)))}" height="8"/></svg>'
     )
-
-
-def extent(value: float | None, low: float, high: float) -> tuple[int, int]:
-    """Where a bar begins, and how wide it is, of 100."""
-    if value is None or not math.isfinite(value) or high <= low:
-        return 0, 0
-    zero, at = (100 * (min(high, max(low, each)) - low) / (high - low) for each in (0.0, value))
-    return round(min(zero, at)), max(1, round(abs(at - zero)))
 
 
 def histogram(bins: Sequence[int]) -> str:

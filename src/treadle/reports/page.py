@@ -11,16 +11,19 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from importlib.resources import files
+from string import Template
 from typing import Any
 
-from treadle.reports.drawing import NARROW, OUTCOMES, bar, columns_of, number, strip
-from treadle.reports.model import ROWS, Curve
+from treadle.reports.drawing import NARROW, OUTCOMES, bar, columns_of, digits_of, number, strip
+from treadle.reports.run import ROWS
 
 PENDING = 10_000  # cells of episodes that are not there yet, at most
+FILMS = "img-src data: 'self' file:; media-src data: 'self' file:; "  # what a page with films may show besides
 
 
 @dataclass(frozen=True)
@@ -31,100 +34,131 @@ class Column:
         kind: "id": numbers of episodes; "number", and "bar", which is drawn besides; "mark": names of `OUTCOMES`;
             "text".
         wide: from which width of the page on it is shown: 0 (always), 1 (a tablet), 2 (a desk).
+        sign: has a number above 0 one, too?
     """
 
     name: str
     kind: str
     values: Sequence[Any]
     unit: str = ""
-    digits: int = 0
     wide: int = 0
     sign: bool = False
 
-    @property
+    @cached_property
+    def digits(self) -> int:
+        """Decimals of its numbers."""
+        return digits_of(self.values) if self.kind in ("number", "bar") else 0
+
+    @cached_property
     def ends(self) -> tuple[float, float]:
         """From where to where bars go."""
-        finite = (
-            [each for each in self.values if each is not None and math.isfinite(each)] if self.kind == "bar" else []
-        )
-        return min([0.0, *finite]), max([0.0, *finite])
+        values = self.values if self.kind == "bar" else ()
+        finite = [0.0, *(each for each in values if each is not None and math.isfinite(each))]
+        return min(finite), max(finite)
 
     def as_json(self) -> dict[str, Any]:
         """For the script: a text by its place among all; what is no number of JSON's is null, and named in "odd"."""
         about: dict[str, Any] = {key: getattr(self, key) for key in ("name", "kind", "unit", "digits", "wide", "sign")}
-        values = list(self.values)
         if self.kind in ("mark", "text"):
-            words = list(dict.fromkeys(values))
-            place = {word: i for i, word in enumerate(words)}
-            return {**about, "words": words, "values": [place[each] for each in values]}
-        odd = {i: number(each) for i, each in enumerate(values) if isinstance(each, float) and not math.isfinite(each)}
-        values = [None if i in odd else _short(each, self.digits) for i, each in enumerate(values)]
-        return {**about, "values": values, "odd": odd, "ends": self.ends}
+            words = {word: i for i, word in enumerate(dict.fromkeys(self.values))}
+            return {**about, "words": list(words), "values": [words[each] for each in self.values]}
+        reals = {i: each for i, each in enumerate(self.values) if isinstance(each, float)}
+        odd = {i: number(each) for i, each in reals.items() if not math.isfinite(each)}
+        few = {i: None if i in odd else round(each, self.digits + 2) for i, each in reals.items()}
+        return {
+            **about,
+            "values": [few.get(i, each) for i, each in enumerate(self.values)],
+            "odd": odd,
+            "ends": self.ends,
+        }
 
 
 @dataclass(frozen=True)
-class Side:
-    """One run of those that a page is about. `films`: by episode, an URI each; `names`: how its episodes are numbered,
-    row by row; `errors`: by episode."""
-
-    name: str
-    replay: str
-    names: Sequence[int]
-    curves: dict[int, Curve]
-    films: dict[int, str]
-    errors: dict[int, str]
-
-
-@dataclass(frozen=True)
-class Page:
-    """What is shown. Texts are HTML where it is said; else they are escaped here.
+class Table:
+    """Of episodes, or of pairs of them, and the strip of its rows.
 
     Attributes:
-        lead: HTML: eyebrow, sentence and what belongs to it.
-        outcomes: of each row the name in `OUTCOMES`, for the strip; `pending`: how many are still to come. `shades`: of
-            each row, 0 (full) to 3; (): all are full.
-        after_strip, after_table: HTML of whole sections.
-        columns: of the table, the first one of kind "id".
-        filters: (name, rows by number).
+        columns: the first one of kind "id".
+        marks: of each row the name in `OUTCOMES`; `shades`: 0 (full) to 3.
+        filters: rows by number, by name.
         note: below the table's heading.
+        pending: how many rows are still to come.
     """
 
-    title: str
-    lead: str
-    outcomes: Sequence[str]
-    pending: int
     columns: Sequence[Column]
-    filters: Sequence[tuple[str, Sequence[int]]]
-    sides: Sequence[Side]
-    note: str = ""
-    shades: Sequence[int] = ()
-    after_strip: Sequence[str] = ()
-    after_table: Sequence[str] = field(default=())
+    marks: Sequence[str]
+    shades: Sequence[int]
+    filters: Mapping[str, Iterable[int]]
+    note: str
+    pending: int = 0
+
+    def strip(self) -> str:
+        """HTML: a cell for each row."""
+        more = min(self.pending, PENDING)
+        marks, shades = [*self.marks, *["pending"] * more], [*self.shades, *[0] * more]
+        if not marks:
+            return ""
+        counts = {each: self.pending if each == "pending" else marks.count(each) for each in OUTCOMES if each in marks}
+        legend = "".join(
+            f'<li><svg viewBox="0 0 8 8" aria-hidden="true"><path class="{each}" d="M0 0{OUTCOMES[each][2]}"/></svg>'
+            f"{OUTCOMES[each][1]} <b>{count:,}</b></li>"
+            for each, count in counts.items()
+        )
+        drawn = f'{strip(marks, shades)}<ul class="legend">{legend}</ul><p id="hover" class="note"></p>'
+        note = "The stronger the colour, the higher the return; each shade is a quarter." if any(shades) else ""
+        return section("all", "Every episode", drawn, note)
+
+    def html(self) -> str:
+        """The table, with its rows where they are few."""
+        count = len(self.marks)
+        heads = "".join(
+            f'<th scope="col" class="{each.kind} w{each.wide}">{escape(each.name)}'
+            f"{f' <small>{each.unit}</small>' if each.unit else ''}</th>"
+            for each in self.columns
+        )
+        rows = "\n".join(
+            f'<tr id="e{self.columns[0].values[i]}">{"".join(_cell(each, i) for each in self.columns)}</tr>'
+            for i in range(count if count <= ROWS else 0)
+        )
+        without = f"<noscript><p>The rows of {count:,} episodes are made by the script.</p></noscript>" * (count > ROWS)
+        table = f'<table><thead><tr>{heads}</tr></thead><tbody id="rows">{rows}</tbody></table>'
+        return section("table", "Episodes", f'{without}<div id="frame">{table}</div>', self.note) if count else ""
+
+    def as_json(self) -> dict[str, Any]:
+        """For the script."""
+        return {
+            "columns": [each.as_json() for each in self.columns],
+            "filters": [[name, rows] for name, each in self.filters.items() if (rows := list(each))],
+            "outcomes": {name: [sign, word] for name, (sign, word, _) in OUTCOMES.items()},
+            "across": columns_of(len(self.marks) + min(self.pending, PENDING)),
+            "inHtml": ROWS,
+            "unit": NARROW,
+        }
 
 
-def render(page: Page) -> str:
-    """The whole file."""
-    style, script = (files(__package__).joinpath(f"page.{each}").read_text(encoding="utf-8") for each in ("css", "js"))
-    films = any(side.films for side in page.sides)
-    allowed = [
-        "default-src 'none'",
-        f"style-src 'sha256-{_hash(style)}'",
-        f"script-src 'sha256-{_hash(script)}'",
-        *(["img-src data: 'self' file:", "media-src data: 'self' file:"] if films else []),
-        "base-uri 'none'",
-        "form-action 'none'",
-    ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{"; ".join(allowed)}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="referrer" content="no-referrer">\n<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(page.title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f'<a class="skip" href="#table">To the episodes</a>\n<main>\n<header>{page.lead}</header>\n{_strip(page)}\n'
-        f"{''.join(page.after_strip)}\n{_table(page)}\n{''.join(page.after_table)}\n</main>\n"
-        '<dialog id="detail" aria-labelledby="which"></dialog>\n'
-        f'<script type="application/json" id="data">{_data(page)}</script>\n<script>{script}</script>\n'
-        "</body>\n</html>\n"
+def render(title: str, lead: str, before: Iterable[str], table: Table, after: Iterable[str], sides: list[Any]) -> str:
+    """The whole file.
+
+    Args:
+        title: a text; the others are HTML.
+        before, after: whole sections around the table, after the strip.
+        sides: for the script, of each run: name, command, episodes by row, and by episode curves, films and errors.
+    """
+    style, script, page = (
+        files(__package__).joinpath(f"page.{each}").read_text(encoding="utf-8") for each in ("css", "js", "html")
+    )
+    return Template(page).substitute(
+        title=escape(title),
+        lead=lead,
+        before=table.strip() + "".join(before),
+        table=table.html(),
+        after="".join(after),
+        data=inside_script({**table.as_json(), "sides": sides}),
+        style=style,
+        script=script,
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        films=FILMS if any(side["films"] for side in sides) else "",
     )
 
 
@@ -134,59 +168,21 @@ def section(name: str, title: str, content: str, note: str = "") -> str:
     return f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(title)}</h2>{said}{content}</section>\n'
 
 
-def code(command: str) -> str:
-    """HTML of a command, which the script gives a button that copies it."""
-    return f'<p class="command"><code>{escape(command)}</code></p>'
-
-
 def link(index: int) -> str:
     """HTML of an episode's number, which leads to it."""
     return f'<a href="#e{index}">{index}</a>'
 
 
+def inside_script(content: Any) -> str:
+    """JSON that ends no script and begins no markup. Raises ValueError: a number in it is none of JSON's."""
+    text = json.dumps(content, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+    for each in "<>&":
+        text = text.replace(each, f"\\u{ord(each):04x}")
+    return text
+
+
 def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _short(value: Any, digits: int) -> Any:
-    """A number as the script needs it: with two decimals more than it shows."""
-    return round(value, digits + 2) if isinstance(value, float) else value
-
-
-def _strip(page: Page) -> str:
-    more = min(page.pending, PENDING)
-    outcomes, shades = [*page.outcomes, *["pending"] * more], [*(page.shades or [0] * len(page.outcomes)), *[0] * more]
-    if not outcomes:
-        return ""
-    legend = "".join(
-        f'<li><svg viewBox="0 0 8 8" aria-hidden="true"><path class="{each}" d="M0 0{path}"/></svg>{escape(word)} '
-        f"<b>{(page.pending if each == 'pending' else outcomes.count(each)):,}</b></li>"
-        for each, (_, word, path) in OUTCOMES.items()
-        if each in outcomes
-    )
-    return section(
-        "all",
-        "Every episode",
-        f'{strip(outcomes, shades)}<ul class="legend">{legend}</ul><p id="hover" class="note"></p>',
-        "The stronger the colour, the higher the return; each shade is a quarter." if any(shades) else "",
-    )
-
-
-def _table(page: Page) -> str:
-    count = len(page.outcomes)
-    heads = "".join(
-        f'<th scope="col" class="{each.kind} w{each.wide}">{escape(each.name)}'
-        f"{f' <small>{escape(each.unit)}</small>' if each.unit else ''}</th>"
-        for each in page.columns
-    )
-    rows = [
-        f'<tr id="e{page.columns[0].values[i]}">{"".join(_cell(each, i) for each in page.columns)}</tr>'
-        for i in range(count if count <= ROWS else 0)
-    ]
-    body = "\n".join(rows)
-    without = f"<noscript><p>The rows of {count:,} episodes are made by the script.</p></noscript>" * (count > ROWS)
-    table = f'<table><thead><tr>{heads}</tr></thead><tbody id="rows">{body}</tbody></table>'
-    return section("table", "Episodes", f'{without}<div id="frame">{table}</div>', page.note) if count else ""
 
 
 def _cell(column: Column, i: int) -> str:
@@ -195,45 +191,10 @@ def _cell(column: Column, i: int) -> str:
         inside = link(value)
     elif kind == "mark":
         sign, word, _ = OUTCOMES[value]
-        inside = f'<i aria-hidden="true">{sign}</i> {escape(word)}'
+        inside = f'<i aria-hidden="true">{sign}</i> {word}'
     elif kind == "text":
         inside = escape(value)
     else:
         drawn = bar(value, *column.ends) if kind == "bar" else ""
         inside = f"{drawn}{number(value, column.digits, column.sign)}"
     return f'<td class="{kind} w{column.wide}">{inside}</td>'
-
-
-def _data(page: Page) -> str:
-    sides = [
-        {
-            "name": side.name,
-            "replay": side.replay,
-            "names": list(side.names),
-            "films": side.films,
-            "errors": side.errors,
-            "curves": {
-                index: [base64.b64encode(each.points).decode(), number(each.low, 2), number(each.high, 2)]
-                for index, each in side.curves.items()
-            },
-        }
-        for side in page.sides
-    ]
-    content = {
-        "columns": [each.as_json() for each in page.columns],
-        "filters": [[name, list(rows)] for name, rows in page.filters],
-        "sides": sides,
-        "outcomes": {name: [sign, word] for name, (sign, word, _) in OUTCOMES.items()},
-        "across": columns_of(len(page.outcomes) + min(page.pending, PENDING)),
-        "inHtml": ROWS,
-        "unit": NARROW,
-    }
-    return inside_script(content)
-
-
-def inside_script(content: Any) -> str:
-    """JSON that ends no script and begins no markup. Raises ValueError: a number in it is none of JSON's."""
-    text = json.dumps(content, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
-    for each in "<>&\u2028\u2029":
-        text = text.replace(each, f"\\u{ord(each):04x}")
-    return text

@@ -75,18 +75,23 @@ def named(episodes: Sequence[int]) -> str:
     return ", ".join([*map(str, episodes[:NAMED]), *["..."][: len(episodes) - NAMED]])
 
 
-def grouped(skipped: Iterable[Skipped]) -> list[str]:
-    """A line for each cause, the most frequent first: "10 x KeyError: 'corner' reach.py:31 (episodes 4, 9, ...)". A
-    message that not all episodes of a cause share is not told."""
+def by_cause(skipped: Iterable[Skipped]) -> list[tuple[Cause, list[Skipped]]]:
+    """Those of each cause by index, the most frequent cause first. A message that they do not share is not told."""
     groups: dict[Cause, list[Skipped]] = {}
     for each in sorted(skipped, key=lambda each: each.index):
         groups.setdefault(Cause(each.kind or each.cause, each.file, each.line, each.message), []).append(each)
-    lines = []
-    for cause, same in sorted(groups.items(), key=lambda item: -len(item[1])):
-        told = cause if len({each.message for each in same}) == 1 else replace(cause, message="")
-        indices = named([each.index for each in same])
-        lines.append(f"{len(same):,} x {told} (episode{'' if len(same) == 1 else 's'} {indices})")
-    return lines
+    return [
+        (cause if len({each.message for each in same}) == 1 else replace(cause, message=""), same)
+        for cause, same in sorted(groups.items(), key=lambda item: -len(item[1]))
+    ]
+
+
+def grouped(skipped: Iterable[Skipped]) -> list[str]:
+    """A line for each cause: "10 x KeyError: 'corner' reach.py:31 (episodes 4, 9, ...)"."""
+    return [
+        f"{len(same):,} x {cause} (episode{'' if len(same) == 1 else 's'} {named([each.index for each in same])})"
+        for cause, same in by_cause(skipped)
+    ]
 
 
 @dataclass(frozen=True)

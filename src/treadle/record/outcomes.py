@@ -1,0 +1,119 @@
+"""What came of each episode of a run, as its directory says: while the run goes on, after a kill, in directories of
+earlier versions, and of strangers. Nothing is written, imported or unpickled, and no name in a file leads outside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from treadle.record.journal import EpisodeNote, Record, journals, read
+from treadle.record.parts import KEPT
+from treadle.record.run_directory import PARTS, SKIPPED, SUMMARY, below
+from treadle.record.summary import skipped_of, unsealed
+from treadle.repro import MOST_BYTES
+from treadle.sample.skipping import Skipped
+from treadle.whole_file import read_json
+
+ERROR = "error"
+_DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, ArithmeticError)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an episode ended.
+
+    Attributes:
+        index: which it is of its run.
+        seed: what its reset was given; None, as of the next two: nobody knows.
+        total_reward: its return, which may be no finite number.
+        length: steps.
+        end: "terminated", "truncated" or "error".
+        success: was it one? None: its environment does not say.
+        seconds: that it took; None: nobody has noted it.
+        lost: why it could not be played; None: it was, or nobody knows.
+        number: which it is in the data file; None: it is not there.
+        record: where it is not merged yet.
+    """
+
+    index: int
+    seed: int | None = None
+    total_reward: float | None = None
+    length: int | None = None
+    end: str = ERROR
+    success: bool | None = None
+    seconds: float | None = None
+    lost: Skipped | None = None
+    number: int | None = None
+    record: Record | None = None
+
+    @classmethod
+    def of(cls, found: EpisodeNote | Skipped) -> Outcome:
+        """Of an episode that was played, or left out."""
+        if isinstance(found, Skipped):
+            return cls(found.index, found.seed, lost=found)
+        end, seconds = "terminated" if found.terminated else "truncated", found.about.get("seconds")
+        return cls(found.index, found.seed, found.total_reward, found.length, end, found.success, seconds)
+
+    @property
+    def finite(self) -> float | None:
+        """The return; None: it is unknown, or no finite number."""
+        return self.total_reward if math.isfinite(self.total_reward or 0.0) else None
+
+    @property
+    def failed(self) -> bool:
+        """Was it no success, or has it come to no end?"""
+        return self.success is False or self.end == ERROR
+
+    def as_json(self) -> dict[str, Any]:
+        """A line of `episodes.jsonl`, without its task and policy."""
+        return {
+            "index": self.index,
+            "seed": self.seed,
+            "return": self.finite,
+            "length": self.length,
+            "end": self.end,
+            "success": self.success,
+            "seconds": self.seconds,
+            "error": self.lost.cause if self.lost else "",
+        }
+
+
+def outcomes_of(directory: Path) -> tuple[list[Outcome], list[str]]:
+    """Of what a run has finished and left out, by index; and a line for each thing that could not be read."""
+    unread, lost, found = list[str](), list[int | None](), dict[int, Outcome]()
+    for path in (directory / KEPT, *journals(directory / PARTS)):
+        if path.exists():
+            with tried(path.name, unread):
+                below(directory, str(path.relative_to(directory)))
+                for number, record in enumerate(read(path, lost=lost)):
+                    where = {"number": number} if path.name == KEPT else {"record": record}
+                    found[record.note.index] = replace(Outcome.of(record.note), **where)
+    unread += [f"{len(lost):,} stored episodes are damaged"] * bool(lost)
+    for name in (f"{PARTS}/{SKIPPED}", SUMMARY):
+        said = json_of(directory, name, unread)
+        with tried(name, unread):
+            for each in skipped_of(said.get("skipped") or ()):
+                found.setdefault(each.index, Outcome.of(each))
+    return [found[index] for index in sorted(found)], unread
+
+
+@contextmanager
+def tried(name: str, unread: list[str]) -> Iterator[None]:
+    """In the block a file is read; that it cannot be read is noted."""
+    try:
+        yield
+    except _DAMAGE as error:
+        unread.append(f"{name} could not be read ({type(error).__name__}: {error})")
+
+
+def json_of(directory: Path, name: str, unread: list[str]) -> dict[str, Any]:
+    """What a file says; {}: there is none, or it is damaged."""
+    if (directory / name).exists():
+        with tried(name, unread):
+            content = read_json(directory / name, MOST_BYTES)
+            return unsealed(content) if isinstance(content, dict) else {"skipped": content}
+    return {}
