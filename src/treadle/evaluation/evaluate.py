@@ -201,7 +201,7 @@ def _evaluation(
 
 
 class _SoFar:
-    """What an evaluation says of the episodes that it has added, as it goes on."""
+    """The lines of an evaluation about the episodes that it has added, as it goes on."""
 
     def __init__(self) -> None:
         self._count = self._successes = self._said = 0

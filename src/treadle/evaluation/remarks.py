@@ -1,4 +1,4 @@
-"""What a reader of an evaluation should know before believing its numbers: pure decisions."""
+"""Remarks that a reader of an evaluation needs before believing its numbers: pure decisions."""
 
 from __future__ import annotations
 

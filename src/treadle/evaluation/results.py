@@ -1,4 +1,4 @@
-"""What an evaluation keeps in a directory: a line for each episode at once, and what each can be replayed from.
+"""The files of an evaluation: a line for each episode at once, and the steps that each can be replayed from.
 
 ```
 DIR/episodes.jsonl   a line for each episode, as it is finished; in the order of indices when the run is complete

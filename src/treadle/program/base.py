@@ -1,4 +1,4 @@
-"""What runs in a slot. The pool's server drives it and knows nothing of environments or tasks beyond this.
+"""A slot's program. The pool's server drives it and knows nothing of environments or tasks beyond this.
 
 While an episode runs, a step is Gymnasium's own tuple and nothing more is to be said. When it ends there is more: the
 terminal observation must be kept although the row may already show the next episode. `settle` makes that record, for
@@ -17,7 +17,7 @@ import gymnasium as gym
 
 @dataclass(frozen=True)
 class Description:
-    """What a slot says of itself when it is built.
+    """A slot's description of itself when it is built.
 
     Attributes:
         observation_space: None for programs that are only streamed or called.
@@ -41,10 +41,10 @@ class Description:
 
 
 class StreamControl(Protocol):
-    """What a streaming program may ask between steps."""
+    """Questions that a streaming program may ask between steps."""
 
     def stopped(self) -> bool:
-        """Should it end now, at once?"""
+        """Return True if it should end at once."""
 
     def resets(self, episode: int) -> None:
         """Say that this episode, and no other, is being made from now on, its reset first: so a death can be placed."""
@@ -85,7 +85,7 @@ class Program:
         raise TypeError(f"{type(self).__name__} cannot be reset")
 
     def ended(self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]) -> Any:
-        """What a step that ended its episode becomes: a `StepResult`."""
+        """The `StepResult` of a step that ended its episode."""
         raise TypeError(f"{type(self).__name__} has no episodes")
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -107,7 +107,7 @@ class Program:
 
 
 class OnEnd(Enum):
-    """What happens when an episode ends. The values are Gymnasium's AutoresetMode's."""
+    """The slot's behaviour when an episode ends. The values are Gymnasium's AutoresetMode's."""
 
     SAME_STEP = "SameStep"  # the next episode's first observation comes with the ending step
     NEXT_STEP = "NextStep"  # the next step ignores its action and begins the next episode

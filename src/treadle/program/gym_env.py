@@ -30,7 +30,7 @@ CALLS = ("reset", "step", "close")
 def recipe_parts(
     kwargs: Mapping[str, Any] | None, wrappers: Iterable[Any], imports: Iterable[str]
 ) -> tuple[dict[str, Any], tuple[Any, ...], tuple[str, ...]]:
-    """What an environment is built with, as it is kept. Raises UsageError for anything else."""
+    """The arguments that an environment is built with, as they are kept. Raises UsageError for anything else."""
     if kwargs and not isinstance(kwargs, Mapping):
         raise UsageError(f"env_kwargs are a dict of the environment's arguments, got {kwargs!r}")
     return (
@@ -158,7 +158,7 @@ def complete(find: Callable[[], tuple[Any, Mapping[str, Any]]], name: str, kwarg
 
 
 def _creator(env: str | EnvSpec) -> tuple[Any, Mapping[str, Any]]:
-    """What `gymnasium.make` calls for an environment, and the arguments of its registration."""
+    """The function that `gymnasium.make` calls for an environment, and the arguments of its registration."""
     spec = env if isinstance(env, EnvSpec) else gym.spec(env.rpartition(":")[2])
     creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     return creator, spec.kwargs
@@ -249,7 +249,7 @@ class Awaited(gym.Wrapper):
     """Gymnasium's face of an environment whose `reset` and `step` (and `close`, as it likes) are coroutines. While one
     waits, others of the same process go on.
 
-    Raises UsageError for what is no `gymnasium.Env`.
+    Raises UsageError for anything but a `gymnasium.Env`.
     """
 
     def __init__(self, env: Any) -> None:

@@ -67,8 +67,8 @@ def registered(env_id: str) -> Iterator[None]:
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """What is registered under an id; the package behind it is imported first. Raises UsageError and MissingExtra, and
-    what Gymnasium raises."""
+    """The spec that is registered under an id; the package behind it is imported first. Raises UsageError and
+    MissingExtra, and what Gymnasium raises."""
     import_package(env_id)
     with registered(env_id):
         return gym.spec(env_id)
@@ -92,7 +92,7 @@ def nearest_ids(env_id: str, count: int = 3) -> list[str]:
 
 
 def own_registrations() -> bytes:
-    """The caller's specs, for `register_missing`. What cannot be pickled stays behind."""
+    """The caller's specs, for `register_missing`. Those that cannot be pickled stay behind."""
     specs = list(registry.values())
     try:
         return pickling.dumps((os.getpid(), specs))

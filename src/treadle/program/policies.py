@@ -43,7 +43,7 @@ DRAWN = 256  # actions drawn at once by the random policy
 
 
 class Actor(Protocol):
-    """What a rollout asks for actions. Rows are a worker's environments, 0..rows-1.
+    """The actor that a rollout asks for actions. Rows are a worker's environments, 0..rows-1.
 
     `start(row, seed)` tells that a row begins an episode whose randomness is `seed`'s. `act(observations)` takes one
     observation a row (None for a row without an episode) and returns one action a row as environments take them, and
@@ -90,7 +90,7 @@ def load_object(reference: str, *, besides: str = "") -> Any:
 
 
 def names_in(path: str) -> list[str]:
-    """What a file of Python defines at its top level, less what is private or a constant; nothing of it is run."""
+    """The names that a file of Python defines at its top level, but private ones and constants; nothing of it is run."""
     try:
         tree = ast.parse(Path(path).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
@@ -105,7 +105,7 @@ def names_in(path: str) -> list[str]:
 
 
 def _choice(reference: str) -> str:
-    """What could have been meant by a file or a module alone."""
+    """Names that a file or a module alone could have meant."""
     path = reference.rstrip(":")
     if path.endswith(".py") and not os.path.exists(path):
         return f": there is no file {path}"
@@ -159,7 +159,7 @@ def policy_name(policy: Any) -> str:
 
 
 def build_actor(policy: Any, observation_space: gym.Space, action_space: gym.Space, rows: int = 1) -> Actor:
-    """Make an actor, in the worker. Raises UsageError for what is no policy, or cannot act for so many rows."""
+    """Make an actor, in the worker. Raises UsageError for anything else, or if it cannot act for so many rows."""
     if policy is None or (isinstance(policy, str) and policy == "random"):
         return RandomActor(action_space, rows)
     policy = _loaded(policy)
@@ -191,7 +191,7 @@ def _loaded(policy: Any) -> Any:
 
 
 def _tells_rows_apart(policy: Any) -> bool:
-    """Can one object act for several environments: has it no `reset`, or one that is told the row?"""
+    """Return True if one object can act for several environments: it has no `reset`, or one that takes the row."""
     reset = getattr(policy, "reset", None)
     names = _parameters(reset) if callable(reset) else None
     return names is None or "row" in names
@@ -235,7 +235,7 @@ class Asker(NamedTuple):
 
 
 def asker_of(policy: Any) -> Asker | None:
-    """How a policy is asked with batches, whoever asks it; None: it cannot be."""
+    """The way to ask a policy with batches; None: there is none."""
     if callable(getattr(policy, "predict", None)):
         if (names := _parameters(policy.predict)) and "deterministic" not in names:
             raise UsageError(
@@ -391,7 +391,7 @@ class PolicyActor(Actor):
 
 
 class SeparateActors(Actor):
-    """A policy of its own for each row, for those that cannot tell rows apart."""
+    """A policy of its own for each row, for policies that cannot distinguish rows."""
 
     def __init__(self, actors: list[PolicyActor]) -> None:
         self._actors = actors

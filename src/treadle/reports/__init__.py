@@ -1,1 +1,1 @@
-"""What came of a run, as a file to hand on: read from a run's directory, counted, drawn."""
+"""The report of a run, a file to hand on: read from a run's directory, counted, drawn."""

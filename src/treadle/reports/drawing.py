@@ -35,7 +35,7 @@ def number(value: float | None, digits: int = 0, sign: bool = False) -> str:
 
 
 def digits_of(values: Sequence[float | None]) -> int:
-    """How many decimals tell such numbers apart: none of whole ones, else three figures or so."""
+    """The decimals that distinguish such numbers: none of whole ones, else three figures or so."""
     finite = [abs(value) for value in values if value is not None and math.isfinite(value)]
     if all(value == int(value) for value in finite):
         return 0

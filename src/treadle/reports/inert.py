@@ -26,7 +26,7 @@ class Inert:
     """Makes texts of one run harmless.
 
     Args:
-        directory: the run's; paths below it are told relative to it.
+        directory: the run's; paths below it are shown relative to it.
         arguments: the run's: values in them whose key is that of a secret are hidden, wherever they stand.
     """
 
@@ -84,7 +84,7 @@ class Inert:
 
 
 def _secrets(value: Any, key: str = "", hidden: bool = False) -> Iterator[str]:
-    """What lies below a secret's key, as text."""
+    """The value below a secret's key, as text."""
     hidden = hidden or bool(SECRET.search(key))
     if isinstance(value, Mapping):
         for name, each in value.items():

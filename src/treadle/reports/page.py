@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style, script and data inside, which asks nobody for anything.
+"""The page: one HTML file with its style, script and data inside, which requests nothing.
 
 Its Content-Security-Policy allows that one style and that one script, by their hashes, and nothing from elsewhere. All
 rows are in the HTML up to `ROWS`; of more the script makes those that are looked at, from the same data. So a column

@@ -130,7 +130,7 @@ def _page(
     target: Path,
     sides: Sequence[tuple[Run, str, Sequence[Outcome]]],
 ) -> str:
-    """What pages of one run and of two have in common.
+    """The parts that pages of one run and of two have in common.
 
     Args:
         said: eyebrow, and in HTML the sentence and what belongs to it.
@@ -224,7 +224,7 @@ def _remarks(runs: Sequence[Run]) -> str:
 
 
 def _failures(run: Run, side: dict[str, Any]) -> str:
-    """Those that could not be played, by cause; and those that were no success."""
+    """Episodes that could not be played, by cause; and episodes without success."""
     groups = [(f"<code>{escape(cause)}</code>", episodes) for cause, episodes in run.causes]
     items = []
     for cause, episodes in [*groups, *[("no success at the end", run.failed)] * bool(run.failed)]:
@@ -275,7 +275,7 @@ def _tasks(run: Run) -> str:
 
 
 def _end(runs: Sequence[Run]) -> str:
-    """What repeats it, and what it was made with; folded."""
+    """The command that repeats it, and the versions that made it; folded."""
     parts = []
     for run in runs:
         facts = "".join(f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd></div>" for what, value in run.facts)
@@ -294,7 +294,7 @@ def _mark(each: Outcome, run: Run) -> str:
 
 
 def _shades(run: Run) -> list[int]:
-    """Where nobody says what is a success: of each episode the quarter that its return is in, the highest one full."""
+    """Without success in the infos: of each episode the quarter that its return is in, the highest one full."""
     known = sorted(each.finite for each in run.played if run.success is None and each.finite is not None)
     cuts = [known[len(known) * i // 4] for i in (1, 2, 3)] if known else []
     return [3 - bisect_right(cuts, each.finite) if cuts and each.finite is not None else 0 for each in run.outcomes]

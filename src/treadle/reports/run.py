@@ -1,4 +1,4 @@
-"""What a report says of one run: its numbers and texts, read from its directory, without any HTML.
+"""The contents of a report about one run: its numbers and texts, read from its directory, without any HTML.
 
 Intervals are those of `treadle.sample.scores`: Wilson's score interval of a share (Wilson 1927), and a percentile
 bootstrap of a mean (Efron 1979), both at 95 %.
@@ -79,7 +79,7 @@ class Run:
     Attributes:
         name: the directory's own.
         outcomes: of all episodes that are known, by index; `played`: those that were not left out.
-        wanted: how many were asked for; None: steps decide, or nobody knows. `over`: is nothing left to be made?
+        wanted: how many were asked for; None: steps decide, or it is unknown. `over`: is nothing left to be made?
         success: of those played; None: the environment does not say. An episode that says nothing where others do is
             no success. `counted`: the same if those that were left out count as failures; None: there are none.
         returns, lengths: of those played. `odd`: those whose return is no finite number; they are in no mean.
@@ -135,7 +135,7 @@ class Run:
 
     @property
     def failed(self) -> list[int]:
-        """Indices of those that were played and were no success; [] where the environment does not say."""
+        """Indices of those that were played without success; [] where the environment does not say."""
         return [] if self.success is None else [each.index for each in self.played if not each.success]
 
     @property
@@ -173,7 +173,7 @@ class Run:
             yield name, *self._scored([each for each in self.played if self.tasks[each.index] == name])[:2]
 
     def _remarked(self, said: Any) -> Iterator[ScoreRemark]:
-        """What the run has remarked on."""
+        """The run's remarks."""
         for each in said if isinstance(said, list) else []:
             about = each if isinstance(each, dict) else {"text": each}
             indices = tuple(index for index in _list(about, "episodes") if type(index) is int)
@@ -207,7 +207,7 @@ def _list(said: Any, key: str) -> Any:
 
 
 def wanted_of(arguments: dict[str, Any]) -> int | None:
-    """How many episodes a run, or its shard, was asked for; None: steps decide, or nobody knows."""
+    """How many episodes a run, or its shard, was asked for; None: steps decide, or the directory does not say."""
     wanted, shard = arguments.get("episodes"), re.fullmatch(r"(\d+)/([1-9]\d*)", str(arguments.get("shard")))
     if type(wanted) is not int or wanted < 0:
         return None
@@ -249,7 +249,7 @@ def spread(values: Iterable[float | None], seed: int = 0) -> Spread | None:
 
 
 def curve(rewards: np.ndarray) -> Curve | None:
-    """None: there are no rewards, or one is no finite number."""
+    """None: there are no rewards, or one is not finite."""
     total = np.cumsum(np.asarray(rewards, np.float64))
     if not len(total) or not np.all(np.isfinite(total)):
         return None
@@ -260,7 +260,7 @@ def curve(rewards: np.ndarray) -> Curve | None:
 
 
 def gap(a: Outcome, b: Outcome) -> float | None:
-    """What the first one's return is more; None: one of them is no finite number."""
+    """The first one's return minus the other's; None: one of them is not finite."""
     return None if a.finite is None or b.finite is None else a.finite - b.finite
 
 
@@ -309,7 +309,7 @@ def rewards_of(directory: Path, outcomes: Iterable[Outcome], unread: list[str]) 
 
 
 def outlines(path: Path, numbers: Iterable[int] | None = None) -> Iterator[tuple[Outcome, np.ndarray]]:
-    """Of episodes of a data file, which may be somebody else's: what is known, and rewards. `numbers`: None: all. One
+    """Of episodes of a data file, which may be a stranger's: what is known, and rewards. `numbers`: None: all. One
     that is not there, is longer than `MOST_STEPS`, or whose data lie in another file, is left out.
 
     Raises OSError, ValueError, RuntimeError or KeyError: the file cannot be read.
@@ -339,7 +339,7 @@ def outlines(path: Path, numbers: Iterable[int] | None = None) -> Iterator[tuple
 
 
 def _own(group: Any, name: str) -> Any:
-    """What a group holds under this name, in this file; None: nothing."""
+    """The value that a group holds under this name, in this file; None: nothing."""
     if not isinstance(group, library().Group):
         return None
     link = group.get(name, getlink=True) if name in group else None

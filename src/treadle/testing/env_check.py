@@ -97,7 +97,7 @@ LEVELS = {"bounds": WARNING, "reused": WARNING, "process": WARNING}
 
 
 class Stopped(Exception):
-    """What else was to be checked cannot be."""
+    """The rest of the check cannot be done."""
 
 
 class Gone(Exception):
@@ -128,7 +128,7 @@ def check_env(
         steps: random steps; fewer where they take longer than `seconds`.
         seed: of everything.
         seconds: that the random steps may take; other parts take a share of it.
-        timeout: seconds after which a constructor, a step or a reset that does not return is killed and told as a hang.
+        timeout: seconds after which a constructor, a step or a reset that does not return is killed: a hang.
             (Gymnasium's checker, and taking and putting back states, have so many seconds for all of theirs beside what
             they take.)
         env_kwargs, wrappers, imports: as of `treadle.collect`.
@@ -283,7 +283,7 @@ class Check:
         return walk
 
     def _known(self, error: TaskRaised) -> bool:
-        """Have resets or steps raised it, perhaps as another type?"""
+        """Return True if resets or steps have raised it, perhaps as another type."""
         return place_of(error.remote_traceback, first=False) in [place for _, place in self._raised]
 
     # -- the parts ---------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ class Check:
                 os.kill(pid, signal.SIGKILL)
 
     def conclude(self) -> None:
-        """What is known of all parts together, and the order of findings."""
+        """The findings of all parts together, and their order."""
         report = self.report
         for words, times in self._raised.values():
             report.fault("raises", words + (f" ({times} times)" if times > 1 else ""))

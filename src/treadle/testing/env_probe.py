@@ -1,4 +1,4 @@
-"""What `check_env` has a worker do with an environment: play it, watch what it does to its process, and measure.
+"""The worker's part of `check_env`: it plays an environment, watches its effects on the process, and measures.
 
 An environment that is checked may hang or end its process, so all of this runs in a worker of a pool, which names that;
 its constructor, too, is called by a request, so that it has the time limit of a step. What a reset or a step raises is
@@ -56,7 +56,7 @@ Cause = tuple[str, str]  # the type of an exception, and the line that raised it
 
 @dataclass
 class Walk:
-    """What was seen on some steps.
+    """Observations of some steps.
 
     Attributes:
         records: one a reset or step: a number for each of `PARTS`.
@@ -102,8 +102,8 @@ class Walk:
 
 @dataclass
 class Left:
-    """What an environment leaves behind when it is closed. `seconds`: that it took; `raised`: what it raised, or the
-    second time; `threads`: their names; `children`: pids."""
+    """Things that an environment leaves behind when it is closed. `seconds`: that it took; `raised`: what it raised, or
+    the second time; `threads`: their names; `children`: pids."""
 
     seconds: float
     raised: str
@@ -255,7 +255,7 @@ class EnvProbe(Program):
         return seen
 
     def gymnasium(self) -> list[tuple[str, str]]:
-        """What Gymnasium's own checker says of a new environment: (error or warning, text)."""
+        """The verdict of Gymnasium's own checker on a new environment: (error or warning, text)."""
         from gymnasium.utils.env_checker import check_env
 
         env: Any = self._recipe.build()
@@ -315,7 +315,7 @@ class Checked:
         self._before: tuple[Any, int] | None = None
 
     def spaces(self, where: str) -> None:
-        """Are they what they were?"""
+        """Return True if they are unchanged."""
         for name, space in self._spaces.items():
             now = getattr(self._env, name)
             if now is not space and now != space:
@@ -397,7 +397,7 @@ def place_of(stack: str, first: bool = True) -> str:
 
 
 def _process() -> dict[str, Any]:
-    """What all environments of a process share, by its name."""
+    """The values that all environments of a process share, by name."""
     folder = os.stat(".")
     handlers = {f"the handler of {number.name}": signal.getsignal(number) for number in signal.Signals}
     return {"the current directory": (folder.st_dev, folder.st_ino), **handlers}

@@ -1,4 +1,4 @@
-"""Which processes are there, as `/proc` tells it."""
+"""The processes that `/proc` lists."""
 
 from __future__ import annotations
 

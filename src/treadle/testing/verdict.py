@@ -1,4 +1,4 @@
-"""What a check has found, for people and for programs."""
+"""The findings of a check, for people and for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Finding:
     """One thing that is not as it should be.
 
     Attributes:
-        level: "fault": runs fail or cannot be repeated. "warning": it works, and somebody will be surprised.
+        level: "fault": runs fail or cannot be repeated. "warning": it works, and will surprise its users.
         about: one word for what was checked.
         what: what was seen.
         advice: what to do.
@@ -51,7 +51,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Is there no fault?"""
+        """Return True if there is no fault."""
         return not self.faults
 
     @property
@@ -74,7 +74,7 @@ class Report:
             self.findings.append(finding)
 
     def found(self, about: str) -> bool:
-        """Is there a finding about that?"""
+        """Return True if there is a finding about that."""
         return any(each.about == about for each in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
