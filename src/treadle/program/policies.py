@@ -90,7 +90,7 @@ def load_object(reference: str, *, besides: str = "") -> Any:
 
 
 def names_in(path: str) -> list[str]:
-    """The names that a file of Python defines at its top level, but private ones and constants; nothing of it is run."""
+    """The names that a file of Python defines at its top level, but private ones and constants; it is not run."""
     try:
         tree = ast.parse(Path(path).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
