@@ -64,7 +64,7 @@ def paragraphs(text: str, *, fields: bool) -> Iterator[tuple[int, str]]:
     start, lines = 0, []
     for number, line in enumerate([*text.split("\n"), ""]):
         begins = ITEM.match(line) or line.startswith(("#", "|", ">")) or (fields and FIELD.match(line))
-        if lines and (begins or not line.strip()):
+        if lines and (begins or not line.strip() or lines[0].startswith("#")):
             yield start, " ".join(lines)
             lines = []
         if line.startswith("|"):
