@@ -25,6 +25,7 @@ from gymnasium.vector import AutoresetMode
 
 from benchmarks.vector_check import TITLES, check_vector_env
 from treadle.testing import Report
+from treadle.worker.options import WorkerOptions
 
 DOCS = Path(__file__).parent.parent / "docs" / "faults.md"
 PACKAGES = ("gymnasium", "stable-baselines3", "tianshou", "torchrl", "torch", "numpy")
@@ -63,7 +64,7 @@ def treadle_async(envs: Make) -> Any:
 def treadle_inline(envs: Make) -> Any:
     from treadle import VectorEnv
 
-    return VectorEnv(envs, backend="serial")
+    return VectorEnv(envs, worker_options=WorkerOptions(backend="serial"))
 
 
 def sb3_dummy(envs: Make) -> Any:

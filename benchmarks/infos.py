@@ -25,7 +25,10 @@ from benchmarks.report import machine, progress, publish
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- infos:begin -->", "<!-- infos:end -->"
 ENVS, COUNT = ("HalfCheetah-v5", "Hopper-v5", "Humanoid-v5"), 8
-WORKERS = {"in the caller": {"backend": "serial"}, "one worker, half in the caller": {"workers": 1, "inline": 4}}
+WORKERS = {
+    "in the caller": {"worker_options": treadle.WorkerOptions(backend="serial")},
+    "one worker, half in the caller": {"workers": 1, "inline": 4},
+}
 
 
 class Silent(gym.Wrapper):  # type: ignore[type-arg]

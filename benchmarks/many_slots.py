@@ -74,7 +74,9 @@ async def thinking(observations: Sequence[str]) -> list[str]:
 
 def vector(env: type[Waits], slots: int, until: float, ends: list[float]) -> None:
     """`send` and `recv`: whoever is ready gets its next action."""
-    envs: Any = treadle.make_vec(partial(env, ends), slots, workers=slots, backend="thread")
+    envs: Any = treadle.make_vec(
+        partial(env, ends), slots, workers=slots, worker_options=treadle.WorkerOptions(backend="thread")
+    )
     try:
         envs.async_reset(seed=1)
         while time.perf_counter() < until:
@@ -88,7 +90,15 @@ def vector(env: type[Waits], slots: int, until: float, ends: list[float]) -> Non
 def collected(env: type[Waits], slots: int, until: float, ends: list[float], asked: Any, **options: Any) -> None:
     """Episodes without end, left when the time is over."""
     make = partial(env, ends)
-    for _ in treadle.collect(make, asked, seed=1, backend="thread", num_envs=slots, ordered=False, **options):
+    for _ in treadle.collect(
+        make,
+        asked,
+        seed=1,
+        worker_options=treadle.WorkerOptions(backend="thread"),
+        num_envs=slots,
+        ordered=False,
+        **options,
+    ):
         if time.perf_counter() > until:
             break
 

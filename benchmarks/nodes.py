@@ -40,6 +40,7 @@ from benchmarks.measure import Measure, private_mib
 from benchmarks.report import Spread, figure, machine, progress, publish, take_turns
 from benchmarks.sampling import policy_for
 from benchmarks.workloads import SEED, WORKLOADS
+from treadle.worker.options import WorkerOptions
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 BEGIN, END = "<!-- nodes:begin -->", "<!-- nodes:end -->"
@@ -114,7 +115,7 @@ def recording(nodes: int, seconds: float) -> Measure:
     episodes = max(2 * WORKERS, round(RATES["pong"] * seconds / PONG))
     with tempfile.TemporaryDirectory(prefix="bench-nodes-") as out:
         treadle.collect_dataset(
-            WORKLOADS["pong"].make, out=out, episodes=episodes, seed=SEED, verify=0, force=True, watch=watch,
+            WORKLOADS["pong"].make, out=out, episodes=episodes, seed=SEED, verify=0, force=True, progress=watch,
             **shares(nodes),
         )  # fmt: skip
     (first, start, cpu), (last, end, cpu_end) = seen[0], seen[-1]
@@ -292,7 +293,9 @@ PEOPLE: dict[str, Contestant] = {
     "Treadle, `collect(cluster=Cluster(1))`": partial(begun, whole_episodes, 1),
     "Treadle, `RaySampler` with 2 workers": partial(sampling, 1, agent=Random(), workers=2),
     "Treadle, a vector of 8 in an actor, `rollout(64)`": partial(fragments, {}, 1),
-    "Treadle, a vector of 4 in each of two actors": partial(fragments, {"backend": "serial"}, 2),
+    "Treadle, a vector of 4 in each of two actors": partial(
+        fragments, {"worker_options": WorkerOptions(backend="serial")}, 2
+    ),
     "SyncVectorEnv of 8 in an actor, fragments of 64": partial(fragments, None, 1),
     "SyncVectorEnv of 4 in each of two actors, fragments of 64": partial(fragments, None, 2),
     "one actor an environment, in lockstep": one_each,

@@ -148,11 +148,18 @@ def _share(row: Row, cores: int) -> int:
     return -(-row.n_envs // cores)
 
 
+def in_the_caller(row: Row, cores: int) -> Any:
+    """Nothing but the caller's own thread."""
+    from treadle import WorkerOptions
+
+    return WorkerOptions(backend="serial")
+
+
 def contestants() -> list[Treadle]:
     """ "auto" first; the next four are what it can choose from (`ARMS`)."""
     return [
         Treadle("Treadle auto"),
-        Treadle("Treadle serial", backend="serial"),
+        Treadle("Treadle serial", worker_options=in_the_caller),
         Treadle("Treadle inline", workers=lambda row, cores: max(1, cores - 1), inline=_share),
         Treadle("Treadle workers only", workers=lambda row, cores: cores, inline=0),
         WorkerEach("Treadle worker each", workers=lambda row, cores: row.n_envs, inline=0),

@@ -32,7 +32,10 @@ def processor_seconds(pids: list[int]) -> float:
 def measured(env: str, count: int, pairs: int, seconds: float) -> list[tuple[float, float]]:
     """Microseconds of processor time a batch, (without, with) for each pair of turns of about `seconds`."""
     before = multiprocessing_children()
-    vectors = [treadle.VectorEnv(env, count, workers=1, inline=count // 2, recorder=on) for on in (False, True)]
+    vectors = [
+        treadle.VectorEnv(env, count, workers=1, inline=count // 2, worker_options=treadle.WorkerOptions(recorder=on))
+        for on in (False, True)
+    ]
     pids = [os.getpid(), *(multiprocessing_children() - before)]
     try:
         actions = [vectors[0].action_space.sample() for _ in range(64)]

@@ -132,9 +132,8 @@ def recording(name: str, wanted: int, shared: bool = False) -> Face:
             out=out,
             episodes=wanted,
             seed=SEED,
-            cluster=treadle.Cluster(nodes=NODES),
+            cluster=treadle.Cluster(nodes=NODES, shared_out=shared),
             verify=0,
-            shared_out=shared,
         )
     assert made.summary is not None
     where = "`shared_out`" if shared else "`collect_dataset`"

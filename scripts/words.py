@@ -134,7 +134,7 @@ def places(root: Path = ROOT) -> Iterator[Place]:
         root / "README.md",
         root / "CONTRIBUTING.md",
         root / "CHANGELOG.md",
-        *sorted((root / "docs").rglob("*.md")),
+        *sorted(set((root / "docs").rglob("*.md")) - {root / "docs" / "api.md"}),  # made of docstrings
     ]:
         for line, sentence in sentences(page.read_text(encoding="utf-8")):
             for habit in habits_of(sentence):

@@ -14,15 +14,21 @@ import treadle
 from treadle.pool.pool import Pool
 
 NO_COUNT = (-3, 0, 2.5, float("nan"), "2", True, [])
-MAKE = partial(treadle.make_vec, "CartPole-v1", backend="serial")
-EVALUATE = partial(treadle.evaluate, "CartPole-v1", "random", 2, backend="serial")
-STATE = partial(treadle.check_state, "CartPole-v1")
+MAKE = partial(treadle.make_vec, "CartPole-v1", worker_options=treadle.WorkerOptions(backend="serial"))
+EVALUATE = partial(treadle.evaluate, "CartPole-v1", "random", 2, worker_options=treadle.WorkerOptions(backend="serial"))
+STATE = partial(treadle.plan.check_state, "CartPole-v1")
 PLAN = partial(treadle.GymPlanEnv, "CartPole-v1")
-TASKS = partial(treadle.GymTaskSampler, "CartPole-v1")
+TASKS = partial(treadle.tasks.GymTaskSampler, "CartPole-v1")
 
 
 def collected(**given: Any) -> Any:
-    return list(treadle.collect("CartPole-v1", "random", **{"episodes": 1, "backend": "serial"} | given))
+    return list(
+        treadle.collect(
+            "CartPole-v1",
+            "random",
+            **{"episodes": 1, "worker_options": treadle.WorkerOptions(backend="serial")} | given,
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,8 +76,8 @@ def test_what_builds_no_environment_is_refused_by_name(face: Any, name: str, val
         (partial(treadle.rollout, 3, print), "made already"),
         (partial(MAKE, num_envs=10**30), "num_envs can be"),
         (partial(collected, episodes=10**30), "episodes can be"),
-        (partial(MAKE, num_envs=2, preload=3), "preload is a sequence"),
-        (partial(MAKE, num_envs=2, preload="numpy"), "preload is a sequence"),
+        (partial(treadle.WorkerOptions, preload=3), "preload is a sequence"),
+        (partial(treadle.WorkerOptions, preload="numpy"), "preload is a sequence"),
         (partial(EVALUATE, watch=3), "watch is a function"),
         (partial(EVALUATE, success_key=[]), "success_key is a key"),
         (partial(treadle.evaluate, {"a": "CartPole-v1"}, "random", 2, reset_options=[]), "reset_options is a function"),
@@ -88,7 +94,7 @@ def test_other_nonsense_is_refused_in_a_line(call: Any, match: str) -> None:
 MAKERS: dict[str, Any] = {  # face -> what hands unknown keyword arguments on
     "VectorEnv": partial(treadle.VectorEnv, "CartPole-v1", 2),
     "AsyncVectorEnv": partial(treadle.AsyncVectorEnv, [partial(gym.make, "CartPole-v1")]),
-    "VectorSampledTasks": partial(treadle.VectorSampledTasks, treadle.GymTaskSampler, [{"env": "CartPole-v1"}]),
+    "VectorSampledTasks": partial(treadle.VectorSampledTasks, treadle.tasks.GymTaskSampler, [{"env": "CartPole-v1"}]),
     "LocalSampler": partial(treadle.LocalSampler, print, "CartPole-v1"),
     "MultiprocessingSampler": partial(treadle.MultiprocessingSampler, print, "CartPole-v1"),
     "RaySampler": partial(treadle.RaySampler, print, "CartPole-v1"),
@@ -106,7 +112,8 @@ def test_an_unknown_argument_is_refused_by_the_face_that_was_called(name: str) -
     with pytest.raises(treadle.UsageError, match=rf"^{name}\(\) got an unexpected keyword argument 'foo'$") as refused:
         MAKERS[name](foo=1)
     assert isinstance(refused.value, TypeError)
-    with pytest.raises(treadle.UsageError, match=r"'close_timout'; did you mean close_timeout=\?$"):
+    place = "" if name == "Pool" else r"worker_options=WorkerOptions\("
+    with pytest.raises(treadle.UsageError, match=rf"'close_timout'; did you mean {place}close_timeout=.*\?$"):
         MAKERS[name](close_timout=1)
 
 
@@ -154,7 +161,7 @@ def test_so_is_one_that_would_go_to_the_environment() -> None:
 
 @pytest.mark.parametrize("face", [partial(MAKE, num_envs=2), MAKERS["VectorEnv"], collected, EVALUATE])
 def test_no_workers_at_all_is_another_backend(face: Any) -> None:
-    with pytest.raises(treadle.UsageError, match=r"workers must be .* got 0: backend='serial' steps everything"):
+    with pytest.raises(treadle.UsageError, match=r"workers must be .* got 0: .*backend='serial'\) steps everything"):
         face(workers=0)
 
 
@@ -170,7 +177,7 @@ class Untouched(gym.Env[Any, Any]):
 
 
 def test_a_negative_seed_does_not_come_to_any_environment() -> None:
-    with closing(treadle.VectorEnv(Untouched, 3, backend="serial")) as envs:
+    with closing(treadle.VectorEnv(Untouched, 3, worker_options=treadle.WorkerOptions(backend="serial"))) as envs:
         for reset in (envs.reset, envs.reset_async, envs.async_reset, partial(envs.reset_at, [1, 2])):
             for seed in (-1, -2, np.int64(-1)):
                 with pytest.raises(treadle.UsageError, match=f"^seed must not be negative, got {seed}$"):
@@ -183,7 +190,7 @@ def test_a_negative_seed_does_not_come_to_any_environment() -> None:
 
 def test_nor_to_any_task_or_state() -> None:
     arguments = [{"env": "CartPole-v1"}] * 2
-    with closing(treadle.SingleProcessVectorSampledTasks(treadle.GymTaskSampler, arguments)) as tasks:
+    with closing(treadle.SingleProcessVectorSampledTasks(treadle.tasks.GymTaskSampler, arguments)) as tasks:
         with pytest.raises(treadle.UsageError, match="the seed of slot 1 must not be negative, got -1"):
             tasks.set_seeds([4, -1])
         with pytest.raises(treadle.UsageError, match="the seed of slot 0 must not be negative, got -1"):

@@ -17,7 +17,7 @@ from conftest import require
 from treadle.errors import UsageError, WorkerTimeout
 from treadle.vector.gymnasium import VectorEnv
 
-PROCESS, CALLER = {"workers": 2, "inline": 0}, {"backend": "serial"}
+PROCESS, CALLER = {"workers": 2, "inline": 0}, {"worker_options": treadle.WorkerOptions(backend="serial")}
 FINE, BAD = np.array([0, 0, 0]), np.array([0, 1, 0])  # slot 1 fails
 
 
@@ -98,7 +98,7 @@ def test_partial_batches_have_a_call_of_their_own() -> None:
 @pytest.mark.parametrize("kind", [treadle.VectorSampledTasks, treadle.SingleProcessVectorSampledTasks])
 @pytest.mark.parametrize("named", ["next_task_at", "reset_all"])
 def test_so_have_vectors_of_tasks(kind: Any, named: str) -> None:
-    with closing(kind(treadle.GymTaskSampler, [{"env": Corner}] * 3)) as tasks:
+    with closing(kind(treadle.tasks.GymTaskSampler, [{"env": Corner}] * 3)) as tasks:
         with pytest.raises(KeyError) as failed:
             tasks.step([0, 1, 0])
         said = str(failed.value)
@@ -112,7 +112,7 @@ def test_so_have_vectors_of_tasks(kind: Any, named: str) -> None:
 
 def test_planning_has_nothing_to_reset_and_names_the_item() -> None:
     for n_workers, backend, place in ((2, "process", "worker 1"), (2, "serial", "in the caller")):
-        with treadle.plan.make(Corner, n_workers, backend=backend) as env:
+        with treadle.plan.make(Corner, n_workers, worker_options=treadle.WorkerOptions(backend=backend)) as env:
             state, *_ = env.reset()
             with pytest.raises(KeyError) as failed:
                 env.step_batch([0, 1], states=[state] * 2)

@@ -89,8 +89,8 @@ def planning() -> Any:
 CASES: dict[str, Callable[[], Any]] = {
     "processes": lambda: vector(workers=2),
     "processes and the caller": lambda: vector(workers=2, inline=1),
-    "threads": lambda: vector(backend="thread"),
-    "serial": lambda: vector(backend="serial"),
+    "threads": lambda: vector(worker_options=treadle.WorkerOptions(backend="thread")),
+    "serial": lambda: vector(worker_options=treadle.WorkerOptions(backend="serial")),
     "sampler": sampler,
     "collect": collection,
     "planning": planning,

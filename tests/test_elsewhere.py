@@ -49,7 +49,7 @@ def test_every_face_chooses_and_the_price_is_told_once(caplog: pytest.LogCapture
         assert treadle.evaluate("CartPole-v1", "random", episodes=2).mean > 0
         with ParallelEnv(GymPlanEnv, "CartPole-v1", n_workers=2) as planning:
             planning.reset()
-        with treadle.VectorSampledTasks(treadle.GymTaskSampler, [{"env": "CartPole-v1"}]) as tasks:
+        with treadle.VectorSampledTasks(treadle.tasks.GymTaskSampler, [{"env": "CartPole-v1"}]) as tasks:
             tasks.next_task()
     assert ["backend='process' is refused" in text for text in caplog.messages] == [True]
 
@@ -57,4 +57,4 @@ def test_every_face_chooses_and_the_price_is_told_once(caplog: pytest.LogCapture
 @pytest.mark.parametrize("given", [{"backend": "process"}, {"start_method": "spawn"}])
 def test_processes_that_are_asked_for_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(treadle.UsageError, match=r"pidfds \(Linux\): use backend='serial'"):
-        list(treadle.collect("CartPole-v1", episodes=2, workers=1, **given))
+        list(treadle.collect("CartPole-v1", episodes=2, workers=1, worker_options=treadle.WorkerOptions(**given)))

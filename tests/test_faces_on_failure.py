@@ -132,7 +132,7 @@ def partial_batches(env: Any, **options: Any) -> Seen:
 
 def tasks(env: Any, step_timeout: float, **options: Any) -> Seen:
     samplers = treadle.VectorSampledTasks(
-        treadle.GymTaskSampler, [{"env": env} for _ in range(3)], read_timeout=step_timeout, **options
+        treadle.tasks.GymTaskSampler, [{"env": env} for _ in range(3)], read_timeout=step_timeout, **options
     )
     with closing(samplers) as envs:
         infos: list[dict[str, Any]] = []
@@ -212,8 +212,13 @@ def fated(tmp_path: Path) -> Callable[[str], Any]:
     return arm
 
 
-def played(face: str, env: Any, on_failure: str, **options: Any) -> Seen:
-    return FACES[face](env, on_failure=on_failure, step_timeout=LIMIT, close_timeout=0.2, **options)
+def played(face: str, env: Any, on_failure: str, **fields: Any) -> Seen:
+    return FACES[face](
+        env,
+        on_failure=on_failure,
+        step_timeout=LIMIT,
+        worker_options=treadle.WorkerOptions(close_timeout=0.2, **fields),
+    )
 
 
 @cache

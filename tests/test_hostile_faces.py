@@ -12,7 +12,6 @@ from hostile import BEYOND, ZOO, Case, Raises
 from treadle import (
     AsyncVectorEnv,
     DefaultWorker,
-    GymTaskSampler,
     MultiprocessingSampler,
     SingleProcessVectorSampledTasks,
     TaskRaised,
@@ -26,6 +25,8 @@ from treadle import (
 from treadle.errors import StartupFailed
 from treadle.plan import GymPlanEnv, ParallelEnv
 from treadle.sample.failed import CollectionFailed
+from treadle.tasks import GymTaskSampler
+from treadle.worker.options import WorkerOptions
 from zoo.faults import OsExits, Outcome, Sound
 
 EACH = {**ZOO, **BEYOND}
@@ -53,7 +54,7 @@ def envs() -> list[Callable[[], Any]]:
 @BACKENDS
 @pytest.mark.parametrize("kind", [VectorEnv, AsyncVectorEnv])
 def test_vectors(kind: Any, backend: str) -> None:
-    with closing(kind(envs(), backend=backend, workers=2)) as vector:
+    with closing(kind(envs(), worker_options=WorkerOptions(backend=backend), workers=2)) as vector:
         for name in cases(backend):
             vector.reset(options={"step": name})
             vector.step(np.zeros(3, np.int64))
@@ -69,7 +70,7 @@ def test_vectors(kind: Any, backend: str) -> None:
 
 @BACKENDS
 def test_partial_batches(backend: str) -> None:
-    with closing(VectorEnv(envs(), backend=backend, workers=2)) as vector:
+    with closing(VectorEnv(envs(), worker_options=WorkerOptions(backend=backend), workers=2)) as vector:
         for name in cases(backend):
             vector.async_reset(options={"raise": name} if name != "" else None)
             found, errors = 0, []
@@ -85,7 +86,7 @@ def test_partial_batches(backend: str) -> None:
 @BACKENDS
 def test_task_vectors(backend: str) -> None:
     kind: Any = SingleProcessVectorSampledTasks if backend == "serial" else VectorSampledTasks
-    how = {} if backend == "serial" else {"backend": backend}
+    how = {} if backend == "serial" else {"worker_options": WorkerOptions(backend=backend)}
     with kind(Samplers, [{"env": env} for env in envs()], **how) as vector:
         for name in cases(backend):
             with pytest.raises(WorkerError) as caught:
@@ -100,7 +101,7 @@ class Samplers(GymTaskSampler):
 
 @BACKENDS
 def test_planning(backend: str) -> None:
-    how: dict[str, Any] = {"backend": backend} if backend != "process" else {}
+    how: dict[str, Any] = {"worker_options": WorkerOptions(backend=backend)} if backend != "process" else {}
     with ParallelEnv(GymPlanEnv, Raises, n_workers=2, **how) as env:
         state, *_ = env.reset()
         for name in cases(backend).keys() - {"stop"}:  # steps are made by a generator, where Python makes another of it
@@ -115,7 +116,7 @@ def test_collecting(backend: str) -> None:
         if name in cases(backend) and (name, backend) != ("setattr", "serial"):  # Python's contextlib writes, too
             made = partial(Raises, always=name)
             with pytest.raises(CollectionFailed) as caught:
-                list(collect(made, episodes=2, workers=1, backend=backend))
+                list(collect(made, episodes=2, workers=1, worker_options=WorkerOptions(backend=backend)))
             assert isinstance(caught.value.__cause__, WorkerError)
             check(caught.value.__cause__, name)
             assert caught.value.where.step == 3
@@ -147,7 +148,9 @@ def test_constructors(backend: str) -> None:
     for name in HARM:
         if name in cases(backend) and name != "setattr":  # Python's contextlib writes around constructors
             with pytest.raises(StartupFailed) as caught:
-                VectorEnv([Sound, partial(Raises, name)], workers=1, inline=0, backend=backend)
+                VectorEnv(
+                    [Sound, partial(Raises, name)], workers=1, inline=0, worker_options=WorkerOptions(backend=backend)
+                )
             check(caught.value.failures[0], name)
 
 
@@ -166,7 +169,7 @@ class Nested(Sound):
 @BACKENDS
 def test_the_death_within_an_environment_is_not_that_of_its_worker(backend: str) -> None:
     """It raises our WorkerDied; whoever steps it has a worker that lives."""
-    vector = VectorEnv([Sound, Nested], workers=1, backend=backend)
+    vector = VectorEnv([Sound, Nested], workers=1, worker_options=WorkerOptions(backend=backend))
     try:
         vector.reset()
         for _ in range(2):
@@ -182,6 +185,6 @@ def test_the_death_within_an_environment_is_not_that_of_its_worker(backend: str)
     finally:
         vector.close()
     with pytest.raises(CollectionFailed) as failed:
-        list(collect(Nested, episodes=1, workers=1, backend=backend))
+        list(collect(Nested, episodes=1, workers=1, worker_options=WorkerOptions(backend=backend)))
     assert failed.value.where.step == 3
     assert failed.value.reason.startswith("WorkerDied: slot 0 ")

@@ -38,10 +38,11 @@ from stable_baselines3.common.vec_env import (  # noqa: E402
 
 from treadle.errors import ClosedPool, UsageError, WorkerDied  # noqa: E402
 from treadle.sb3 import VecEnv, make_atari_env, make_vec_env  # noqa: E402
+from treadle.worker.options import WorkerOptions  # noqa: E402
 
 require("torch").set_num_threads(1)
 
-WAYS = [{"workers": 2, "inline": 0}, {"backend": "serial"}]
+WAYS = [{"workers": 2, "inline": 0}, {"worker_options": WorkerOptions(backend="serial")}]
 IDS = ["processes", "caller"]
 
 
@@ -213,7 +214,7 @@ def test_seeds_and_options_serve_one_reset(how: dict[str, Any]) -> None:
 
 
 def test_a_reset_forgets_a_step_that_was_begun() -> None:
-    envs = VecEnv(told(2), backend="serial")
+    envs = VecEnv(told(2), worker_options=WorkerOptions(backend="serial"))
     envs.reset()
     envs.step_async([0, 0])
     envs.reset()
@@ -227,7 +228,7 @@ def test_a_reset_forgets_a_step_that_was_begun() -> None:
 
 
 def test_infos_are_the_callers_own() -> None:
-    envs = VecEnv(told(2), backend="serial")
+    envs = VecEnv(told(2), worker_options=WorkerOptions(backend="serial"))
     envs.reset()
     infos = envs.step([0, 0])[3]
     infos[0]["t"], infos[1]["mine"] = "changed", True
@@ -352,7 +353,10 @@ def test_it_learns(algorithm: Any, kind: Any, settings: Any, steps: int, at_leas
         ({"batch_size": 2}, "batch_size= cannot be given here: .* partial batches are treadle.make_vec's"),
         ({"groups": 2}, "groups= is gone: use send and recv"),
         ({"on_failure": "drop"}, "cannot do without some environments: on_failure='raise' or 'restart'"),
-        ({"start_method": "illegal"}, "start_method must be one of .*: cannot find context for 'illegal'"),
+        (
+            {"worker_options": WorkerOptions(start_method="illegal")},
+            "start_method must be one of .*: cannot find context for 'illegal'",
+        ),
     ],
 )
 def test_what_leaves_no_room_for_sb3_is_refused(options: dict[str, Any], message: str) -> None:
@@ -363,7 +367,7 @@ def test_what_leaves_no_room_for_sb3_is_refused(options: dict[str, Any], message
 def test_one_environment_for_two_slots_is_refused() -> None:
     env = Told()
     with pytest.raises(UsageError, match="environments 0 and 1 are one object: each of env_fns must make"):
-        VecEnv([lambda: env] * 2, backend="serial")
+        VecEnv([lambda: env] * 2, worker_options=WorkerOptions(backend="serial"))
 
 
 def test_different_render_modes_are_refused() -> None:
@@ -377,7 +381,7 @@ class Nested(Told):
 
 def test_nested_spaces_are_refused_as_by_sb3() -> None:
     with pytest.raises(NotImplementedError, match="Nested observation spaces"):
-        VecEnv([Nested], backend="serial")
+        VecEnv([Nested], worker_options=WorkerOptions(backend="serial"))
 
 
 def test_images_without_a_render_mode_are_told_of() -> None:
@@ -422,7 +426,12 @@ def test_without_sb3_the_extra_is_named() -> None:
 def test_workers_do_without_sb3_where_environments_do() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        envs = VecEnv([lambda: gym.make("CartPole-v1")] * 2, workers=2, inline=0, start_method="spawn")
+        envs = VecEnv(
+            [lambda: gym.make("CartPole-v1")] * 2,
+            workers=2,
+            inline=0,
+            worker_options=WorkerOptions(start_method="spawn"),
+        )
     envs.env_is_wrapped(Monitor.__base__)
     loaded = envs.vector.call(lambda env: "torch" in __import__("sys").modules)
     assert loaded == (False, False)
@@ -435,5 +444,5 @@ def test_misspelt_names_are_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"^VecEnv\(\) got an unexpected .* 'worker'; did you mean workers=\?"):
         make_vec_env("CartPole-v1", 2, vec_env_kwargs={"worker": 2})
     with pytest.raises(ValueError, match="cannot find context for 'not_a_method'"):  # as SB3's own tests want it
-        VecEnv([lambda: gym.make("CartPole-v1")], start_method="not_a_method")
+        VecEnv([lambda: gym.make("CartPole-v1")], worker_options=WorkerOptions(start_method="not_a_method"))
     make_vec_env("CartPole", 1).close()  # the newest version, as Gymnasium understands it

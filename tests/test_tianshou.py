@@ -32,6 +32,7 @@ from tianshou.utils.net.discrete import DiscreteActor  # noqa: E402
 
 from treadle.errors import UsageError  # noqa: E402
 from treadle.tianshou import VectorEnv  # noqa: E402
+from treadle.worker.options import WorkerOptions  # noqa: E402
 
 
 class Steps(gym.Env):
@@ -77,7 +78,11 @@ def plain(values: Any) -> Any:
     return values.tolist() if isinstance(values, np.ndarray | np.generic) else values
 
 
-@pytest.mark.parametrize("how", [{"workers": 2, "inline": 0}, {"backend": "serial"}], ids=["processes", "caller"])
+@pytest.mark.parametrize(
+    "how",
+    [{"workers": 2, "inline": 0}, {"worker_options": WorkerOptions(backend="serial")}],
+    ids=["processes", "caller"],
+)
 @pytest.mark.parametrize("form", ["array", "dict"])
 def test_steps_and_resets_are_those_of_tianshous_vectors(form: str, how: dict[str, Any]) -> None:
     ours, theirs = VectorEnv(steps(3, form=form), **how), DummyVectorEnv(steps(3, form=form))
@@ -119,7 +124,7 @@ def test_seed_makes_random_actions_those_of_tianshous_vectors() -> None:
             super().__init__()
             self.action_space = gym.spaces.Discrete(1000)  # in one process all others have one, and its generator
 
-    for how in ({"workers": 2, "inline": 0}, {"backend": "serial"}):
+    for how in ({"workers": 2, "inline": 0}, {"worker_options": WorkerOptions(backend="serial")}):
         assert drawn(VectorEnv([Own] * 3, **how)) == drawn(DummyVectorEnv([Own] * 3))
 
 
@@ -139,7 +144,7 @@ def test_a_space_of_ones_own_is_taken_where_all_are_equal() -> None:
         def _seen(self) -> Any:
             return f"step {self.t}"
 
-    envs = VectorEnv([lambda: Free(3)] * 2, backend="serial")
+    envs = VectorEnv([lambda: Free(3)] * 2, worker_options=WorkerOptions(backend="serial"))
     assert envs.reset()[0].tolist() == ["step 0"] * 2
     assert envs.step([0, 1])[0].tolist() == ["step 1"] * 2
     envs.close()

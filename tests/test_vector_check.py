@@ -9,6 +9,7 @@ import pytest
 
 from treadle import VectorEnv
 from treadle.errors import UsageError
+from treadle.worker.options import WorkerOptions
 
 ROOT = Path(__file__).parents[1]
 if str(ROOT) not in sys.path:  # `benchmarks` is not part of the installed package
@@ -60,7 +61,7 @@ class Misleads:
     """A vector that lies: `how`."""
 
     def __init__(self, envs: Any, how: str) -> None:
-        self.vector, self.how = VectorEnv(envs, backend="serial"), how
+        self.vector, self.how = VectorEnv(envs, worker_options=WorkerOptions(backend="serial")), how
         self.metadata = {"autoreset_mode": None} if how != "another mode" else {"autoreset_mode": Mode}
         self.buffer: Any = None
 

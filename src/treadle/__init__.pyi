@@ -44,10 +44,10 @@ from .vector.gymnasium import VectorEnv as VectorEnv
 from .vector.make_vec import make_vec as make_vec
 from .vector.make_vec import vector_entry_point as vector_entry_point
 from .vector.next_obs import next_obs as next_obs
+from .worker.options import WorkerOptions as WorkerOptions
 
 # Names of the older systems' reference texts, which live in `treadle.tasks`, `treadle.samplers` and `treadle.plan`.
 from .plan.batch import BatchEnv as BatchEnv
-from .plan.checking import check_state as check_state
 from .plan.env import PlanEnv as PlanEnv
 from .plan.external import ExternalProcess as ExternalProcess
 from .plan.gym_plan_env import GymPlanEnv as GymPlanEnv
@@ -77,7 +77,6 @@ from .tasks.core import SensorSuite as SensorSuite
 from .tasks.core import SubTaskType as SubTaskType
 from .tasks.core import Task as Task
 from .tasks.core import TaskSampler as TaskSampler
-from .tasks.gym import GymTaskSampler as GymTaskSampler
 from .tasks.vectors import COMPLETE_TASK_CALLBACK_KEY as COMPLETE_TASK_CALLBACK_KEY
 from .tasks.vectors import COMPLETE_TASK_METRICS_KEY as COMPLETE_TASK_METRICS_KEY
 from .tasks.vectors import SingleProcessVectorSampledTasks as SingleProcessVectorSampledTasks

@@ -32,7 +32,7 @@ def check_workers(workers: Any, *, none: bool = True) -> None:
     try:
         check_whole(none=none, workers=workers)
     except UsageError as error:
-        hint = ": backend='serial' steps everything in the caller, without workers" if workers == 0 else ""
+        hint = ": WorkerOptions(backend='serial') steps everything in the caller" if workers == 0 else ""
         raise UsageError(f"{error}{hint}") from None
 
 

@@ -133,7 +133,7 @@ class Owner:
             over = " was given up, and" if owner is not None and owner.over else ""
             raise UsageError(
                 f"{_named(task)}{over} has blocked the event loop for {now - due:.0f} s, {loop.place()}: no other can "
-                "go on. Await what it waits for (asyncio.to_thread for what has no await), or use backend='process', "
+                "go on. Await what it waits for (asyncio.to_thread for what has no await), or use processes, "
                 "whose workers can be killed"
             )
         # it counts as running from one look to the next: it may have begun just now

@@ -10,13 +10,17 @@ _STATES = "batches take states and return them, docs/planning.md"
 _BATCHES = "treadle.Inference(batch_size=, max_wait=) says in Python when a batch is asked"
 # as users write it: "keyword=", "--option", "treadle command", "name" -> what there is instead
 GONE: dict[str, str] = {
+    "--address": "the environment variable RAY_ADDRESS says where the cluster is",
     "--batch-size": _BATCHES,
     "--envs-per-worker": "--num-envs counts the environments of all --workers",
     "--format": "treadle collect makes Minari datasets; treadle.load still reads an .npz file",
+    "--import": "module:Id imports the module first",
     "--keep-built": "a slot keeps one environment built",
     "--max-deaths": "three fresh workers that die of an episode say that it has failed",
     "--patience": _BATCHES,
-    "--ray-address": "--address says where the cluster is",
+    "--ray-address": "the environment variable RAY_ADDRESS says where the cluster is",
+    "--reset-options": "treadle.collect_dataset(reset_options=) takes them in Python",
+    "--wrap": "ENV may be a function that returns a wrapped environment, file.py:make_env",
     "FreedHandle": _STATES,
     "MCTS": _PLANNERS,
     "OwnedVectors": "a vectorised environment is stepped as it is, with no vector around it",
@@ -24,6 +28,7 @@ GONE: dict[str, str] = {
     "StateHandle": _STATES,
     "StoreFull": _STATES,
     "batch_dim=": "rows are the first axis of a policy's state; transpose it there",
+    "copy=": "every batch is the caller's to keep",
     "blocks=": "every batch is the caller's to keep",
     "check_vector_env": "benchmarks/vector_check.py of the repository has it, docs/faults.md",
     "envs_per_worker=": "num_envs= counts the environments of all workers=",
@@ -41,6 +46,7 @@ GONE: dict[str, str] = {
     "patience=": "inference=Inference(max_wait=...) says how long one waits for others",
     "placement=": "cluster=Cluster(nodes=...) says where workers are, docs/scaling.md",
     "put_state": _STATES,
+    "retry_skipped=": "resume='retry' tries again what was left out",
     "ray_address=": "cluster=Cluster(address=...) says where the cluster is",
     "restore": _SNAPSHOTS,
     "snapshot": _SNAPSHOTS,
@@ -50,15 +56,22 @@ GONE: dict[str, str] = {
     "treadle plan": "python examples/planning/play.py",
 }
 
+_OF_WORKERS = (
+    "backend start_method preload start_timeout close_timeout max_restarts worker_output worker_environ recorder "
+    "memory_limit max_episodes_per_worker"
+)
 # fields of objects that faces take -> the keyword argument that takes the object, and its class
 FIELDS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("batch_size", "max_wait", "pad_to", "n_action_steps"), ("inference", "Inference")),
-    **dict.fromkeys(("nodes", "cpus_per_node", "address"), ("cluster", "Cluster")),
+    **dict.fromkeys(("nodes", "cpus_per_node", "address", "shared_out"), ("cluster", "Cluster")),
+    **dict.fromkeys(_OF_WORKERS.split(), ("worker_options", "WorkerOptions")),
 }
 
 
 def instead(written: str) -> str | None:
-    """The sentence that refuses something of the table by its name; None: it never was."""
+    """The sentence that refuses something of the table by its name, or an option that Python has; None: neither."""
+    if written.startswith("--") and (name := written[2:].replace("-", "_")) in FIELDS and written not in GONE:
+        return f"{written} is for Python: {FIELDS[name][0]}={FIELDS[name][1]}({name}=...)"
     return f"{written} is gone: {GONE[written]}" if written in GONE else None
 
 

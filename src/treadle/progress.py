@@ -82,11 +82,15 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+Shows = bool | Callable[[Standing], None] | None  # what faces take as `progress`
+
+
 class Progress:
     """Shows a run's standing. A context manager; call it with the `Standing` as often as you like.
 
     Args:
-        show: False: show nothing. None: only on a terminal, and where rich is installed.
+        show: False: show nothing. None: only on a terminal, and where rich is installed. A function is called in place
+            of showing.
         stream: where to; None: stderr. On a terminal a bar moves where rich is installed, and in a notebook with
             ipywidgets; elsewhere a line is written every `PLAIN_SECONDS`.
         clock: seconds.
@@ -96,11 +100,12 @@ class Progress:
     """
 
     def __init__(
-        self, show: bool | None = True, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self, show: Shows = True, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        self._told = show if callable(show) else None
         given = stream or sys.stderr
         terminal, notebook = _is_terminal(given), in_notebook(given)
-        if given is None:  # a program without a terminal has none at all
+        if given is None or callable(show):  # a program without a terminal has none at all
             show = False
         elif show is None:
             show = terminal and _there("rich")
@@ -115,8 +120,8 @@ class Progress:
 
     @property
     def tell(self) -> Callable[[Standing], None] | None:
-        """Itself, for whoever asks whether anybody looks; None: nobody."""
-        return self if self.shows else None
+        """Itself, where it shows; else the function that was given; None: there is no use for it."""
+        return self if self.shows else self._told
 
     def _make_bar(self, notebook: bool) -> Any:
         from rich.console import Console

@@ -29,7 +29,7 @@ from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import InfoStyle, rows_of_infos
 from treadle.vector.make_vec import OPTIONS
-from treadle.worker.options import check_names
+from treadle.worker.options import check_names, started_by
 
 with needed("treadle.sb3 needs Stable-Baselines3", "sb3"):
     from stable_baselines3.common import env_util, vec_env
@@ -56,7 +56,7 @@ class VecEnv(vec_env.VecEnv):
         env_fns: callables that return an environment (ids, too), built in their workers and nowhere else.
         start_method: of worker processes: "forkserver", "spawn" or "fork"; None: the default. None of them wants an
             `if __name__ == "__main__"`.
-        **options: of `treadle.VectorEnv` by name: workers="auto", inline="auto", copy=True, step_timeout=None, ... With
+        **options: of `treadle.VectorEnv` by name: workers="auto", inline="auto", step_timeout=None, ... With
             on_failure="restart" a worker's death ends its environments' episodes as truncated (their info has
             "aborted"), new ones begin in fresh environments, and training goes on.
 
@@ -78,7 +78,8 @@ class VecEnv(vec_env.VecEnv):
             raise UsageError("SB3's algorithms cannot do without some environments: on_failure='raise' or 'restart'")
         mode = gym.vector.AutoresetMode.SAME_STEP
         given = env_fns if callable(env_fns) or isinstance(env_fns, str) else list(env_fns)
-        self.vector = VectorEnv(given, autoreset_mode=mode, infos=InfoStyle.LIST, start_method=start_method, **options)
+        options["worker_options"] = started_by(options.get("worker_options"), start_method, "start_method")
+        self.vector = VectorEnv(given, autoreset_mode=mode, infos=InfoStyle.LIST, **options)
         self.vector._pool.calls.again = "reset()"
         self._actions: Any = None
         try:

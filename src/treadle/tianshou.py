@@ -22,7 +22,7 @@ from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv as Vector
 from treadle.vector.infos import rows_of_infos
 from treadle.vector.make_vec import OPTIONS
-from treadle.worker.options import check_names
+from treadle.worker.options import check_names, started_by
 
 with needed("treadle.tianshou needs Tianshou", "tianshou"):
     from tianshou.env import BaseVectorEnv
@@ -82,7 +82,8 @@ class VectorEnv(BaseVectorEnv):
         self.is_async = wait_num not in (None, n) or timeout is not None
         if self.is_async:  # the caller's own would step while it waits for the first
             options.setdefault("inline", 0)
-        self.vector = Vector(list(env_fns), autoreset_mode=mode, start_method=context, **options)
+        options["worker_options"] = started_by(options.get("worker_options"), context, "context")
+        self.vector = Vector(list(env_fns), autoreset_mode=mode, **options)
         self.vector._pool.calls.again = "reset(env_id={slots})"
         self.env_num, self.wait_num, self.timeout = n, wait_num or n, timeout
         self.is_closed = False

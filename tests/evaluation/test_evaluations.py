@@ -22,6 +22,7 @@ from treadle.replays.replay import replay
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.scores import Evaluation, compare
 from treadle.sample.skipping import Skipped
+from treadle.worker.options import WorkerOptions
 
 LENGTHS = 12  # steps of an episode, at most
 SECONDS = "seconds"  # the one key that is not decided by the run
@@ -60,7 +61,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 def test_what_is_kept_is_what_was_played(tmp_path: Path) -> None:
     result = evaluate(Reach, None, 8, 3, workers=2, out=tmp_path / "kept")
-    alone = evaluate(Reach, None, 8, 3, backend="serial")
+    alone = evaluate(Reach, None, 8, 3, worker_options=WorkerOptions(backend="serial"))
     assert [score.cells for score in result.scores] == [score.cells for score in alone.scores]
     assert (result.mean, result.low, result.high, result.success) == (alone.mean, alone.low, alone.high, alone.success)
     told = lines(tmp_path / "kept")
@@ -84,7 +85,7 @@ def test_killed_and_resumed_it_is_the_undisturbed_run(workers: int, tmp_path: Pa
         )
 
     whole, parted = tmp_path / "whole", tmp_path / "parted"
-    first = kept(whole, 30, backend="serial")
+    first = kept(whole, 30, worker_options=WorkerOptions(backend="serial"))
     assert first.left_out
     said = json.loads((whole / "summary.json").read_text())["remarks"]
     assert [each["text"] for each in said] == [remark.text for remark in first.remarks] != []
@@ -104,32 +105,49 @@ def test_killed_and_resumed_it_is_the_undisturbed_run(workers: int, tmp_path: Pa
     assert (parted / "steps.hdf5").read_bytes() == (whole / "steps.hdf5").read_bytes()
     assert kept(parted, 30, resume=True) == first  # nothing to do
     larger = kept(parted, 40, workers=2, resume=True)
-    assert larger == kept(tmp_path / "larger", 40, backend="serial")
+    assert larger == kept(tmp_path / "larger", 40, worker_options=WorkerOptions(backend="serial"))
     assert lines(parted) == lines(tmp_path / "larger")
 
 
 def test_a_failure_ends_it_and_what_was_finished_is_there(tmp_path: Path) -> None:
     with pytest.raises(CollectionFailed, match="corner") as failed:
-        evaluate(Reach, None, 60, 5, env_kwargs={"fails": 9}, out=tmp_path / "kept", backend="serial")
+        evaluate(
+            Reach,
+            None,
+            60,
+            5,
+            env_kwargs={"fails": 9},
+            out=tmp_path / "kept",
+            worker_options=WorkerOptions(backend="serial"),
+        )
     assert failed.value.stored.scores
     assert len(lines(tmp_path / "kept")) == len(failed.value.stored.scores)
     with pytest.raises(CollectionFailed, match="corner") as failed:
-        evaluate(Reach, None, 60, 5, env_kwargs={"fails": 9}, backend="serial")
+        evaluate(Reach, None, 60, 5, env_kwargs={"fails": 9}, worker_options=WorkerOptions(backend="serial"))
     assert failed.value.stored.scores
 
 
 def test_another_policy_or_seed_is_not_resumed(tmp_path: Path) -> None:
-    evaluate(Reach, None, 4, 1, backend="serial", out=tmp_path)
+    evaluate(Reach, None, 4, 1, worker_options=WorkerOptions(backend="serial"), out=tmp_path)
     with pytest.raises(UsageError, match="seed was 1 and is 2"):
-        evaluate(Reach, None, 4, 2, backend="serial", out=tmp_path, resume=True)
+        evaluate(Reach, None, 4, 2, worker_options=WorkerOptions(backend="serial"), out=tmp_path, resume=True)
     with pytest.raises(UsageError, match="policy was"):
-        evaluate(Reach, still, 4, 1, backend="serial", out=tmp_path, resume=True)
+        evaluate(Reach, still, 4, 1, worker_options=WorkerOptions(backend="serial"), out=tmp_path, resume=True)
     with pytest.raises(UsageError, match="success_keys was"):
-        evaluate(Reach, None, 4, 1, backend="serial", out=tmp_path, resume=True, success_key="won")
+        evaluate(
+            Reach,
+            None,
+            4,
+            1,
+            worker_options=WorkerOptions(backend="serial"),
+            out=tmp_path,
+            resume=True,
+            success_key="won",
+        )
     with pytest.raises(UsageError, match="is there already"):
-        evaluate(Reach, None, 4, 1, backend="serial", out=tmp_path)
+        evaluate(Reach, None, 4, 1, worker_options=WorkerOptions(backend="serial"), out=tmp_path)
     with pytest.raises(UsageError, match="give out"):
-        evaluate(Reach, None, 4, 1, backend="serial", resume=True)
+        evaluate(Reach, None, 4, 1, worker_options=WorkerOptions(backend="serial"), resume=True)
 
 
 def still(observations: np.ndarray) -> np.ndarray:
@@ -139,7 +157,14 @@ def still(observations: np.ndarray) -> np.ndarray:
 def test_each_episode_is_replayed_without_its_policy(tmp_path: Path) -> None:
     (tmp_path / "reach.py").write_text(Path(__file__).read_text())
     out = tmp_path / "kept"
-    evaluate(f"{tmp_path}/reach.py:Reach", f"{tmp_path}/reach.py:still", 5, 1, backend="serial", out=out)
+    evaluate(
+        f"{tmp_path}/reach.py:Reach",
+        f"{tmp_path}/reach.py:still",
+        5,
+        1,
+        worker_options=WorkerOptions(backend="serial"),
+        out=out,
+    )
     for index in range(5):
         again = replay(out, index)
         assert again.as_recorded, str(again)
@@ -148,26 +173,44 @@ def test_each_episode_is_replayed_without_its_policy(tmp_path: Path) -> None:
 
 
 def test_verified_episodes_are_equal_and_damage_is_told(tmp_path: Path) -> None:
-    result = evaluate(Reach, None, 6, 1, backend="serial", out=tmp_path, verify=2)
+    result = evaluate(Reach, None, 6, 1, worker_options=WorkerOptions(backend="serial"), out=tmp_path, verify=2)
     assert len(json.loads((tmp_path / "summary.json").read_text())["verified"]["episodes"]) == 2
     assert not result.remarks
     shutil.copy(tmp_path / "episodes.jsonl", tmp_path / "before")
     (tmp_path / "episodes.jsonl").write_text("{")
-    assert evaluate(Reach, None, 6, 1, backend="serial", out=tmp_path, verify=2, resume=True) == result
+    assert (
+        evaluate(Reach, None, 6, 1, worker_options=WorkerOptions(backend="serial"), out=tmp_path, verify=2, resume=True)
+        == result
+    )
     told = lines(tmp_path)
     shutil.copy(tmp_path / "before", tmp_path / "episodes.jsonl")
     assert told == lines(tmp_path)
 
 
 def test_tasks_are_in_the_lines(tmp_path: Path) -> None:
-    result = evaluate({"near": Reach, "far": (Reach, {"fails": 0})}, None, 3, backend="serial", out=tmp_path)
+    result = evaluate(
+        {"near": Reach, "far": (Reach, {"fails": 0})},
+        None,
+        3,
+        worker_options=WorkerOptions(backend="serial"),
+        out=tmp_path,
+    )
     assert [each["task"] for each in lines(tmp_path)] == ["near"] * 3 + ["far"] * 3
     assert [len(each.scores) for each in result.tasks.values()] == [3, 3]
 
 
 def test_episodes_that_one_of_two_has_left_out_are_not_compared() -> None:
-    some = evaluate(Reach, None, 30, 5, env_kwargs={"fails": 9}, on_error="skip", max_skipped=0.5, backend="serial")
-    every = evaluate(Reach, still, 30, 5, backend="serial")
+    some = evaluate(
+        Reach,
+        None,
+        30,
+        5,
+        env_kwargs={"fails": 9},
+        on_error="skip",
+        max_skipped=0.5,
+        worker_options=WorkerOptions(backend="serial"),
+    )
+    every = evaluate(Reach, still, 30, 5, worker_options=WorkerOptions(backend="serial"))
     found = compare(some, every)
     assert found.wins + found.ties + found.losses == 30 - len(some.left_out) < 30
 
@@ -209,5 +252,5 @@ def test_episodes_that_could_not_be_played_lower_the_rate() -> None:
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "MiniGrid-Empty-5x5-v0"])
 def test_no_remark_is_made_of_a_random_policy(env: str) -> None:
-    found = evaluate(env, None, 10, backend="serial", max_episode_steps=400).remarks
+    found = evaluate(env, None, 10, worker_options=WorkerOptions(backend="serial"), max_episode_steps=400).remarks
     assert [each.text for each in found if "time limit" not in each.text] == []

@@ -13,6 +13,7 @@ import pytest
 from conftest import require
 from treadle.errors import UsageError
 from treadle.plan import GymPlanEnv, ParallelEnv, make
+from treadle.worker.options import WorkerOptions
 
 sys.path.insert(0, str(example_kit.EXAMPLES / "planning"))
 
@@ -43,7 +44,9 @@ class Corridor(gym.Env):
 
 @pytest.fixture(scope="module")
 def corridor() -> Any:
-    with ParallelEnv(GymPlanEnv, Corridor, n_workers=2, backend="serial", autoreset=False) as env:
+    with ParallelEnv(
+        GymPlanEnv, Corridor, n_workers=2, worker_options=WorkerOptions(backend="serial"), autoreset=False
+    ) as env:
         yield env
 
 
@@ -75,7 +78,9 @@ class Silent(GymPlanEnv):
 def test_a_planner_reads_no_infos(planner: Any) -> None:
     games = []
     for kind in (GymPlanEnv, Silent):
-        with ParallelEnv(kind, Corridor, n_workers=2, backend="serial", autoreset=False) as env:
+        with ParallelEnv(
+            kind, Corridor, n_workers=2, worker_options=WorkerOptions(backend="serial"), autoreset=False
+        ) as env:
             games.append(play(env, planner(env, budget=300, horizon=12, discount=0.99), seed=1))
     assert (games[0].steps, games[0].searched) == (games[1].steps, games[1].searched)
 
@@ -99,7 +104,7 @@ def test_bad_planners(corridor: ParallelEnv) -> None:
         RandomShooting(corridor, budget=10, horizon=10)
     with pytest.raises(UsageError, match="horizon must be at least 1"):
         MCTS(corridor, horizon=0)
-    with make("Pendulum-v1", n_workers=1, backend="serial") as env:
+    with make("Pendulum-v1", n_workers=1, worker_options=WorkerOptions(backend="serial")) as env:
         with pytest.raises(UsageError, match="needs discrete actions"):
             MCTS(env)
         game = play(env, RandomShooting(env, budget=40, horizon=5), max_steps=3)
@@ -113,7 +118,7 @@ def test_random_play_and_repeated_actions(corridor: ParallelEnv) -> None:
 
 
 def test_the_longest_game_ends_within_an_action_that_is_repeated() -> None:
-    with make("CartPole-v1", n_workers=1, backend="serial", autoreset=False) as env:
+    with make("CartPole-v1", n_workers=1, worker_options=WorkerOptions(backend="serial"), autoreset=False) as env:
         assert play(env, RandomPlay(env.action_space, dt=4), max_steps=6).steps == 6
 
 

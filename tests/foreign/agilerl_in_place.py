@@ -23,7 +23,11 @@ class InPlaceOfAsync(AgentsVector):
 
     def __init__(self, env_fns: Any, copy: bool = True, context: str | None = None) -> None:
         envs = [partial(AgentsEnv, partial(made, make)) for make in env_fns]
-        super().__init__(treadle.VectorEnv(envs, autoreset_mode="SameStep", start_method=context))
+        super().__init__(
+            treadle.VectorEnv(
+                envs, autoreset_mode="SameStep", worker_options=treadle.WorkerOptions(start_method=context)
+            )
+        )
         self.get_attr, self.set_attr = self.vec.get_attr, self.vec.set_attr
 
     def _infos(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:

@@ -94,7 +94,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_memory_is_bounded(way: str, recorder: Any) -> None:
     env, drive, rows = WAYS[way]
-    with closing(treadle.VectorEnv(env, N, backend="serial", recorder=recorder)) as envs:
+    with closing(
+        treadle.VectorEnv(env, N, worker_options=treadle.WorkerOptions(backend="serial", recorder=recorder))
+    ) as envs:
         steps = drive(envs)
         for _ in range(100):
             next(steps)
@@ -120,7 +122,7 @@ def test_memory_is_bounded(way: str, recorder: Any) -> None:
 @pytest.mark.parametrize("way", ["lockstep", "sent"])
 def test_what_was_done_by_message_is_replayed(way: str) -> None:
     """Over several chunks; some of them have begun before their rows were full."""
-    with closing(treadle.VectorEnv(Told, N, backend="serial")) as envs:
+    with closing(treadle.VectorEnv(Told, N, worker_options=treadle.WorkerOptions(backend="serial"))) as envs:
         steps = 15
         with pytest.raises(ZeroDivisionError) as failed:
             if way == "lockstep":

@@ -49,7 +49,9 @@ def lose_a_node(cluster: Any) -> None:
 
 @pytest.fixture(scope="module")
 def serial() -> list[tuple[int, int, bytes, bytes]]:
-    return told(treadle.collect("CartPole-v1", episodes=1500, seed=3, backend="serial"))
+    return told(
+        treadle.collect("CartPole-v1", episodes=1500, seed=3, worker_options=treadle.WorkerOptions(backend="serial"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,9 @@ class Weights:
 
 
 def test_policies_over_nodes() -> None:
-    wanted = told(treadle.collect("CartPole-v1", Weights(), episodes=40, backend="serial"))
+    wanted = told(
+        treadle.collect("CartPole-v1", Weights(), episodes=40, worker_options=treadle.WorkerOptions(backend="serial"))
+    )
     for inference in ("worker", "node"):
         made = treadle.collect(
             "CartPole-v1", Weights(), episodes=40, cluster=treadle.Cluster(nodes=2), inference=inference, ordered=True
@@ -225,7 +229,7 @@ def test_a_dataset_from_nodes_one_of_which_is_lost(ray_cluster: Any, tmp_path: P
             ray_cluster.add_node(num_cpus=1)
 
     far = treadle.collect_dataset(
-        "CartPole-v1", out=tmp_path / "far", cluster=treadle.Cluster(nodes=3), shared_out=shared, watch=watch, **run
+        "CartPole-v1", out=tmp_path / "far", cluster=treadle.Cluster(nodes=3, shared_out=shared), progress=watch, **run
     )
     assert far.summary is not None
     assert near.summary is not None
@@ -392,7 +396,12 @@ class BuiltOnce(gym.Wrapper):  # type: ignore[type-arg]
 
 def test_a_constructor_that_raises_when_a_worker_is_replaced_is_told(tmp_path: Path) -> None:
     """With its own error, as soon as it has raised: nobody waits for such a worker."""
-    given = {"seed": 5, "max_episode_length": 500, "on_failure": "restart", "start_timeout": 500.0}
+    given = {
+        "seed": 5,
+        "max_episode_length": 500,
+        "on_failure": "restart",
+        "worker_options": treadle.WorkerOptions(start_timeout=500.0),
+    }
     with One(Weights(), lambda: BuiltOnce(str(tmp_path)), n_workers=2, **given) as sampler:
         sampler.obtain_samples(0, 100, None)
         os.kill(sampler._sampling.pool.workers[1].pid, signal.SIGKILL)
@@ -410,9 +419,13 @@ def test_a_sampler_over_nodes_asks_its_agent_in_the_workers() -> None:
 
 def test_what_is_for_one_machine_is_refused() -> None:
     with pytest.raises(UsageError, match="backend='thread' is for one machine"):
-        treadle.plan.make("CartPole-v1", 2, cluster=treadle.Cluster(nodes=1), backend="thread")
+        treadle.plan.make(
+            "CartPole-v1", 2, cluster=treadle.Cluster(nodes=1), worker_options=treadle.WorkerOptions(backend="thread")
+        )
     with pytest.raises(UsageError, match="memory_limit is for workers of this machine"):
-        treadle.plan.make("CartPole-v1", 2, cluster=treadle.Cluster(nodes=1), memory_limit="2GB")
+        treadle.plan.make(
+            "CartPole-v1", 2, cluster=treadle.Cluster(nodes=1), worker_options=treadle.WorkerOptions(memory_limit="2GB")
+        )
 
 
 def test_an_actor_that_dies_alone_is_replaced_on_the_same_node(caplog: pytest.LogCaptureFixture) -> None:
@@ -453,10 +466,11 @@ def test_reinforce_learns_cartpole_over_two_nodes_one_of_which_is_lost(require: 
 
 
 def test_the_command_line_takes_nodes(ray_cluster: Any, tmp_path: Path) -> None:
-    command = ["collect", "CartPole-v1", "--episodes", "5", "--nodes", "2", "--address", ray_cluster.address]
+    command = ["collect", "CartPole-v1", "--episodes", "5", "--nodes", "2"]
     done = subprocess.run(
         [sys.executable, "-m", "treadle", *command, "--out", str(tmp_path / "out"), "--quiet"],
         capture_output=True, text=True, timeout=100, check=False,
+        env=os.environ | {"RAY_ADDRESS": ray_cluster.address},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "summary.json").exists()
@@ -543,7 +557,9 @@ def test_what_waits_in_the_caller_is_bounded(tmp_path: Path, monkeypatch: pytest
     """While the first episode is not there all others wait for their turn: the nodes stop making more, and go on."""
     room, plenty = 100, 300  # megabytes, which are episodes; and what would be made soon if nothing stopped it
     monkeypatch.setattr(streams, "MOST_WAITING", room << 20)
-    (first,) = treadle.collect("CartPole-v1", episodes=1, seed=5, backend="serial")
+    (first,) = treadle.collect(
+        "CartPole-v1", episodes=1, seed=5, worker_options=treadle.WorkerOptions(backend="serial")
+    )
     assert first.seed is not None
     begun, most = tmp_path / "begun", 0
 
@@ -636,7 +652,12 @@ def test_a_cluster_of_ones_own_ends_with_the_run() -> None:
         "except treadle.UsageError as error: print(str(error)[:40])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
-    steps = sum(len(each) for each in treadle.collect("CartPole-v1", episodes=20, seed=1, backend="serial"))
+    steps = sum(
+        len(each)
+        for each in treadle.collect(
+            "CartPole-v1", episodes=20, seed=1, worker_options=treadle.WorkerOptions(backend="serial")
+        )
+    )
     assert done.stdout.split("\n")[:3] == [str(steps), "False", "Ray does not answer at 127.0.0.1:1: Conn"], done.stderr
 
 

@@ -62,7 +62,13 @@ def check(told: dict[str, Any], vector: Any, batch: Any, slot: int) -> None:
 
 @pytest.mark.parametrize("differ", [False, True])
 @pytest.mark.parametrize(
-    "options", [{"workers": 1, "inline": 0}, {"workers": 2, "inline": 1}, {"backend": "serial"}], ids=str
+    "options",
+    [
+        {"workers": 1, "inline": 0},
+        {"workers": 2, "inline": 1},
+        {"worker_options": treadle.WorkerOptions(backend="serial")},
+    ],
+    ids=str,
 )
 def test_grouped_is_a_plain_loop_bit_by_bit(differ: bool, options: dict[str, Any]) -> None:
     loops = [plain(Crowd(differ), slot, 5 + slot) for slot in range(N)]
@@ -136,7 +142,9 @@ def test_each_agents_episode_is_told_at_its_own_end() -> None:
 @pytest.mark.parametrize("form", ["grouped", "rows"])
 def test_same_step_shows_the_next_episode_and_keeps_the_last_row(form: str) -> None:
     there, then = (
-        pettingzoo.make_vec(Crowd, N, form=form, backend="serial", autoreset_mode=mode)
+        pettingzoo.make_vec(
+            Crowd, N, form=form, worker_options=treadle.WorkerOptions(backend="serial"), autoreset_mode=mode
+        )
         for mode in ("SameStep", "NextStep")
     )
 
@@ -312,8 +320,10 @@ def test_bad_input_is_one_clear_line() -> None:
 
 
 def test_wrong_actions_and_masks_are_refused() -> None:
-    with_rows = pettingzoo.make_vec(Crowd, 2, form="rows", backend="serial", autoreset_mode="Disabled")
-    grouped = pettingzoo.make_vec(Crowd, 2, backend="serial")
+    with_rows = pettingzoo.make_vec(
+        Crowd, 2, form="rows", worker_options=treadle.WorkerOptions(backend="serial"), autoreset_mode="Disabled"
+    )
+    grouped = pettingzoo.make_vec(Crowd, 2, worker_options=treadle.WorkerOptions(backend="serial"))
     try:
         with pytest.raises(UsageError, match=r"before the first reset\(\)"):
             _ = grouped.alive

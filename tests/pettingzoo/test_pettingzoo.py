@@ -287,7 +287,7 @@ def test_stable_baselines3_learns_from_rows() -> None:
     from treadle.sb3 import AgentsVecEnv
 
     with pytest.raises(ValueError, match="SameStep"):
-        AgentsVecEnv(ours.make_vec(Crowd, 2, form="rows", backend="serial"))
+        AgentsVecEnv(ours.make_vec(Crowd, 2, form="rows", worker_options=treadle.WorkerOptions(backend="serial")))
     crowd = AgentsVecEnv(ours.make_vec(Crowd, 2, form="rows", autoreset_mode="SameStep", workers=1))
     try:
         crowd.seed(4)

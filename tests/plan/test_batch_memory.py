@@ -16,6 +16,7 @@ from treadle.plan.batch import LENT, MOST_BUFFERS
 from treadle.plan.items import Work, lay, lift, packed
 from treadle.plan.stepping import walking
 from treadle.plan.work import do_work
+from treadle.worker.options import WorkerOptions
 
 
 class Painter(gym.Env[np.ndarray, int]):
@@ -59,7 +60,9 @@ def test_what_is_kept_stays_as_it_was(grows: bool) -> None:
     items = 4
     assert 100 * 100 * items // 2 > LENT
     count = 8 if grows else MOST_BUFFERS + 3
-    with ParallelEnv(GymPlanEnv, Painter, n_workers=1, backend="serial", grows=grows) as env:
+    with ParallelEnv(
+        GymPlanEnv, Painter, n_workers=1, worker_options=WorkerOptions(backend="serial"), grows=grows
+    ) as env:
         expected = batches(env, count, items)
     with ParallelEnv(GymPlanEnv, Painter, n_workers=2, grows=grows) as env:
         found = batches(env, count, items)

@@ -12,12 +12,13 @@ from plan_envs import Abacus, Walk, same
 from treadle.errors import BrokenPool, ClosedPool, StartupFailed, TaskRaised, UsageError, WorkerDied, WorkerTimeout
 from treadle.plan import BatchEnv, ExternalProcess, GymPlanEnv, ParallelEnv, items, make
 from treadle.worker.life import State
+from treadle.worker.options import WorkerOptions
 
 BACKENDS: list[dict[str, Any]] = [
-    {"backend": "serial"},
-    {"backend": "thread"},
-    {"start_method": "forkserver"},
-    {"start_method": "fork", "blocking": True},
+    {"worker_options": WorkerOptions(backend="serial")},
+    {"worker_options": WorkerOptions(backend="thread")},
+    {"worker_options": WorkerOptions(start_method="forkserver")},
+    {"worker_options": WorkerOptions(start_method="fork"), "blocking": True},
 ]
 
 
@@ -161,7 +162,9 @@ def test_bad_batches_are_refused_and_nothing_is_sent(env: ParallelEnv, arguments
 
 
 def test_an_environment_of_ones_own() -> None:
-    with ParallelEnv(Abacus, "abacus", n_workers=2, backend="serial", autoreset=False) as env:
+    with ParallelEnv(
+        Abacus, "abacus", n_workers=2, worker_options=WorkerOptions(backend="serial"), autoreset=False
+    ) as env:
         env.reset()
         state = env.get_state()
         _, observations, rewards, ends, _, _ = env.step_batch([1, 2, 2], [state] * 3, dt=[1, 2, 9])
@@ -175,15 +178,20 @@ def test_an_environment_of_ones_own() -> None:
 
 
 def test_spawn_and_lambdas() -> None:
-    with ExternalProcess(lambda: GymPlanEnv(Walk, frameskip=2), start_method="spawn") as process:
+    with ExternalProcess(
+        lambda: GymPlanEnv(Walk, frameskip=2), worker_options=WorkerOptions(start_method="spawn")
+    ) as process:
         state, _, _ = process.reset(return_states=True)
         assert process.step(0, state)[-1]["n_step"] == 2
         assert process.frameskip == 2
 
 
 def test_processes_of_their_own_make_a_batch() -> None:
-    envs = [ExternalProcess(lambda: GymPlanEnv("CartPole-v1"), backend="thread") for _ in range(2)]
-    other = ExternalProcess(lambda: GymPlanEnv("Pendulum-v1"), backend="serial")
+    envs = [
+        ExternalProcess(lambda: GymPlanEnv("CartPole-v1"), worker_options=WorkerOptions(backend="thread"))
+        for _ in range(2)
+    ]
+    other = ExternalProcess(lambda: GymPlanEnv("Pendulum-v1"), worker_options=WorkerOptions(backend="serial"))
     try:
         batch = BatchEnv(envs, blocking=False)
         states, _, _ = batch.reset()
@@ -206,7 +214,7 @@ def test_what_cannot_start() -> None:
     for option in ("store_bytes", "state_bytes"):
         with pytest.raises(UsageError, match=f"{option}= is gone: batches take states"):
             walks(**{option: 4096})
-    with walks(1, backend="serial") as env:
+    with walks(1, worker_options=WorkerOptions(backend="serial")) as env:
         with pytest.raises(AttributeError, match="put_state is gone: batches take states"):
             env.put_state(env.get_state())
         with pytest.raises(AttributeError, match="snapshot is gone: get_states and set_states"):
@@ -220,7 +228,7 @@ def test_what_cannot_start() -> None:
 
 
 def test_setup_waits_and_begins_anew() -> None:
-    env = ParallelEnv(GymPlanEnv, Walk, n_workers=1, backend="serial", delay_setup=True)
+    env = ParallelEnv(GymPlanEnv, Walk, n_workers=1, worker_options=WorkerOptions(backend="serial"), delay_setup=True)
     with pytest.raises(UsageError, match="not set up yet"):
         env.get_state()
     assert copy.copy(env).n_workers == 1
@@ -272,7 +280,7 @@ def test_a_death_is_told_when_all_other_answers_have_come(monkeypatch: pytest.Mo
 def test_batches_with_states_survive_a_death(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chunk of the worker that was killed goes to another one: the result is that of a pool without deaths."""
     monkeypatch.setattr(items, "LEAST_SECONDS", 1e-9)  # every slot has a chunk, however little there is to do
-    with walks(on_failure=policy, start_method="forkserver") as env:
+    with walks(on_failure=policy, worker_options=WorkerOptions(start_method="forkserver")) as env:
         states, actions, dts = scene(env)
         expected = env.step_batch(actions, states, dts)
         future = env._batch_env[1].call("step", 3)
@@ -378,7 +386,7 @@ def test_an_argument_that_is_nearly_one_of_ours_starts_nothing(name: str, monkey
 
 
 def test_an_argument_of_the_environments_own_is_its() -> None:
-    with walks(backend="serial", env_kwargs={"n_worker": 3}, delay_setup=True) as env:
+    with walks(worker_options=WorkerOptions(backend="serial"), env_kwargs={"n_worker": 3}, delay_setup=True) as env:
         assert env.clone()._env_kwargs == {"env_kwargs": {"n_worker": 3}}
 
     class Own(GymPlanEnv):
@@ -386,7 +394,7 @@ def test_an_argument_of_the_environments_own_is_its() -> None:
             super().__init__(*args, **kwargs)
             self.n_worker = n_worker
 
-    with ParallelEnv(Own, Walk, n_workers=1, backend="serial", n_worker=5) as env:  # type: ignore[arg-type]
+    with ParallelEnv(Own, Walk, n_workers=1, worker_options=WorkerOptions(backend="serial"), n_worker=5) as env:  # type: ignore[arg-type]
         assert env.plan_env.n_worker == 5
-    with pytest.raises(UsageError, match="backend= goes with n_workers="):
-        make(Walk, backend="thread")
+    with pytest.raises(UsageError, match="worker_options= goes with n_workers="):
+        make(Walk, worker_options=WorkerOptions(backend="thread"))

@@ -7,6 +7,7 @@ from plan_envs import Walk, same
 
 from injector import Pressed
 from treadle.plan import GymPlanEnv, ParallelEnv, items
+from treadle.worker.options import WorkerOptions
 
 
 @pytest.mark.parametrize("least", [1e-9, 10.0], ids=["a chunk for each worker", "one chunk"])
@@ -36,7 +37,7 @@ def test_interrupts_at_every_moment_of_a_batch(least: float, every: int, monkeyp
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_interrupts_at_every_moment_of_a_request_disturb_no_other_worker(every: int) -> None:
-    with ParallelEnv(GymPlanEnv, Walk, n_workers=2, backend="thread") as env:
+    with ParallelEnv(GymPlanEnv, Walk, n_workers=2, worker_options=WorkerOptions(backend="thread")) as env:
         state, *_ = env.reset()
         first, second = env._batch_env._envs
         expected, pressed = second.step(1, state), Pressed()

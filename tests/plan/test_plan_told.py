@@ -9,6 +9,7 @@ from plan_envs import Walk
 
 from treadle.errors import TaskRaised, UsageError, WorkerDied, WorkerTimeout
 from treadle.plan import ExternalProcess, GymPlanEnv, ParallelEnv
+from treadle.worker.options import WorkerOptions
 
 
 def walks(n: int = 2, **options: Any) -> ParallelEnv:
@@ -27,7 +28,7 @@ def test_a_death_names_the_item_that_the_worker_was_at(at: int) -> None:
 
 
 def test_a_death_in_a_rollout_and_an_item_that_always_kills_are_named() -> None:
-    with walks(on_failure="restart", max_restarts=1) as env:
+    with walks(on_failure="restart", worker_options=WorkerOptions(max_restarts=1)) as env:
         state, _, _ = env.reset()
         with pytest.raises(WorkerDied, match="in item 2 of a batch: "):
             env.rollout_batch([state] * 4, [[0, 0], [0, 0], [0, 3], [0, 0]])
@@ -68,7 +69,7 @@ class Rewards(gym.Env):
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
 def test_rollouts_refuse_a_reward_that_is_no_number(backend: str) -> None:
-    with ParallelEnv(GymPlanEnv, Rewards, n_workers=1, backend=backend) as env:
+    with ParallelEnv(GymPlanEnv, Rewards, n_workers=1, worker_options=WorkerOptions(backend=backend)) as env:
         state, _, _ = env.reset()
         assert env.rollout_batch([state], [[0, 1, 2, 3]]).rewards.tolist() == [[1.0, 0.5, 0.25, 1.0]]
         for action in (4, 5):

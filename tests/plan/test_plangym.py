@@ -20,6 +20,7 @@ from conftest import require
 from treadle.errors import TaskRaised, UsageError
 from treadle.plan import BatchEnv, ExternalProcess, GymPlanEnv, ParallelEnv, PlanEnv, make
 from treadle.plan.parallel import VectorizedEnv
+from treadle.worker.options import WorkerOptions
 
 pytestmark = [pytest.mark.timeout(240)]
 
@@ -47,14 +48,14 @@ def theirs_pacman(**options: Any) -> ParallelEnv:
 
 
 SETUPS = [
-    (cartpole, {"start_method": "forkserver", "blocking": True}),
-    (cartpole, {"start_method": "fork", "blocking": False}),
-    (pacman, {"start_method": "spawn", "blocking": False}),
-    (pacman, {"start_method": "forkserver", "blocking": True}),
-    (theirs_cartpole, {"start_method": "forkserver", "blocking": False}),
-    (theirs_cartpole, {"start_method": "fork", "blocking": True}),
-    (theirs_pacman, {"start_method": "spawn", "blocking": True}),
-    (theirs_pacman, {"start_method": "forkserver", "blocking": False}),
+    (cartpole, {"worker_options": WorkerOptions(start_method="forkserver"), "blocking": True}),
+    (cartpole, {"worker_options": WorkerOptions(start_method="fork"), "blocking": False}),
+    (pacman, {"worker_options": WorkerOptions(start_method="spawn"), "blocking": False}),
+    (pacman, {"worker_options": WorkerOptions(start_method="forkserver"), "blocking": True}),
+    (theirs_cartpole, {"worker_options": WorkerOptions(start_method="forkserver"), "blocking": False}),
+    (theirs_cartpole, {"worker_options": WorkerOptions(start_method="fork"), "blocking": True}),
+    (theirs_pacman, {"worker_options": WorkerOptions(start_method="spawn"), "blocking": True}),
+    (theirs_pacman, {"worker_options": WorkerOptions(start_method="forkserver"), "blocking": False}),
 ]
 NAMES = [f"{made.__name__}-{'-'.join(map(str, options.values()))}" for made, options in SETUPS]
 
@@ -142,7 +143,7 @@ def test_what_plangyms_own_tests_of_its_parallel_environment_assert(made: Any, o
 def test_rollouts_of_their_environments(made: Any) -> None:
     require("plangym")
     require("ale_py")
-    with made(backend="serial") as env:
+    with made(worker_options=WorkerOptions(backend="serial")) as env:
         state, _, _ = env.reset()
         states, *_ = env.step_batch([i % 2 for i in range(6)], [state] * 6)
         assert env.rollout_batch(states, [[0, 1, 0]] * 6).lengths.tolist() == [3] * 6
@@ -190,14 +191,20 @@ def test_bug_workers_end_with_their_caller() -> None:
 
 def test_bug_any_start_method_takes_lambdas() -> None:
     local = 2
-    with ExternalProcess(lambda: GymPlanEnv("CartPole-v1", frameskip=local), start_method="spawn") as process:
+    with ExternalProcess(
+        lambda: GymPlanEnv("CartPole-v1", frameskip=local), worker_options=WorkerOptions(start_method="spawn")
+    ) as process:
         process.reset()
         assert process.step(0)[-1]["n_step"] == 2
 
 
 def test_bug_arguments_are_not_ignored() -> None:
     with make(
-        "CartPole-v1", n_workers=1, autoreset=False, backend="serial", env_kwargs={"max_episode_steps": 2}
+        "CartPole-v1",
+        n_workers=1,
+        autoreset=False,
+        worker_options=WorkerOptions(backend="serial"),
+        env_kwargs={"max_episode_steps": 2},
     ) as env:
         env.reset()
         assert env.plan_env.autoreset is env._batch_env[0].autoreset is False
@@ -235,7 +242,7 @@ def test_bug_arrays_travel_out_of_band_and_results_are_lists() -> None:
 
 def test_other_surprises() -> None:
     """Zero steps, no items, no workers, futures out of order, copies: errors, or what they should be."""
-    with make("CartPole-v1", n_workers=1, backend="serial") as env:
+    with make("CartPole-v1", n_workers=1, worker_options=WorkerOptions(backend="serial")) as env:
         state, _, _ = env.reset()
         for arguments, text in (
             (([], []), "empty batch"),

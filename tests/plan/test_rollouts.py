@@ -11,11 +11,12 @@ from plan_envs import Walk, same
 
 from treadle.errors import TaskRaised, UsageError
 from treadle.plan import GymPlanEnv, ParallelEnv
+from treadle.worker.options import WorkerOptions
 
 
 @pytest.fixture(params=["serial", "thread", "process"], scope="module")
 def shared(request: pytest.FixtureRequest) -> Any:
-    with ParallelEnv(GymPlanEnv, Walk, n_workers=2, backend=request.param) as made:
+    with ParallelEnv(GymPlanEnv, Walk, n_workers=2, worker_options=WorkerOptions(backend=request.param)) as made:
         made.step_batch([0], [made.get_state()])  # lays trays, which stay as long as the fixture
         yield made
 
@@ -87,7 +88,9 @@ def test_bad_rollouts(env: ParallelEnv, states: int, sequences: Any, options: An
 def test_any_number_of_workers_gives_the_same_bytes() -> None:
     results = []
     for workers in (1, 2, 3):
-        with ParallelEnv(GymPlanEnv, Walk, n_workers=workers, start_method="forkserver") as env:
+        with ParallelEnv(
+            GymPlanEnv, Walk, n_workers=workers, worker_options=WorkerOptions(start_method="forkserver")
+        ) as env:
             env.seed(9)
             states = [env.reset()[0]]
             states += [env.step(1, return_state=True)[0] for _ in range(4)]
@@ -106,7 +109,9 @@ class Unsendable:
 
 @pytest.mark.parametrize("action", [2, Unsendable()], ids=["raises", "cannot be sent"])
 def test_an_error_that_was_caught_holds_no_states(action: Any) -> None:
-    with ParallelEnv(GymPlanEnv, Walk, n_workers=2, array_state=True, recorder=False) as env:
+    with ParallelEnv(
+        GymPlanEnv, Walk, n_workers=2, array_state=True, worker_options=WorkerOptions(recorder=False)
+    ) as env:
         states = [env.reset()[0]] * 2
         held = weakref.ref(states[0])
         gc.disable()

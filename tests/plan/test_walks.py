@@ -10,6 +10,7 @@ from plan_envs import same
 
 from treadle.errors import TaskRaised
 from treadle.plan import GymPlanEnv, ParallelEnv
+from treadle.worker.options import WorkerOptions
 
 ACTIONS = [0, 1, 2, 1, 0, 2, 2, 1, 1, 0, 0, 0]
 
@@ -100,7 +101,7 @@ def test_items_share_nothing_and_steps_are_the_templates(plan_env: Any, env: Any
     start = alone.reset()[0]
     states = [start] * len(ACTIONS) if given else None
     rows = [copy.deepcopy(alone.step(action, start if given else None, 1, True)) for action in ACTIONS]
-    with ParallelEnv(plan_env, env, n_workers=1, backend="serial") as found:
+    with ParallelEnv(plan_env, env, n_workers=1, worker_options=WorkerOptions(backend="serial")) as found:
         found.sync_states(start)
         same(found.step_batch(ACTIONS, states, return_state=True), tuple(map(list, zip(*rows, strict=True))))
 
@@ -109,7 +110,7 @@ def test_an_episodes_last_reward_and_info_are_not_those_of_the_reset_that_follow
     alone = GymPlanEnv(Reused)
     alone.reset()
     last = [alone.step(action) for action in ACTIONS[:5]][-1]
-    with ParallelEnv(GymPlanEnv, Reused, n_workers=1, backend="serial") as env:
+    with ParallelEnv(GymPlanEnv, Reused, n_workers=1, worker_options=WorkerOptions(backend="serial")) as env:
         in_batch = [column[-1] for column in env.step_batch(ACTIONS[:5], return_state=False)]
     for _, reward, *_, info in (last, in_batch):
         assert reward.tolist() == [4, 4]
@@ -117,12 +118,12 @@ def test_an_episodes_last_reward_and_info_are_not_those_of_the_reset_that_follow
 
 
 def test_a_kind_that_changes_within_a_chunk_is_that_of_each_state() -> None:
-    with ParallelEnv(GymPlanEnv, wrapped(Turning), n_workers=1, backend="serial") as env:
+    with ParallelEnv(GymPlanEnv, wrapped(Turning), n_workers=1, worker_options=WorkerOptions(backend="serial")) as env:
         start = env.reset()[0]
         kinds = [state.kind for state in env.step_batch([0, 2, 1], return_state=True)[0]]
         assert kinds == ["Turning<test_walks.Reused>", "Turning<test_walks.Other>", "Turning<test_walks.Other>"]
     with (
-        ParallelEnv(GymPlanEnv, wrapped(Turning), n_workers=1, backend="serial") as env,
+        ParallelEnv(GymPlanEnv, wrapped(Turning), n_workers=1, worker_options=WorkerOptions(backend="serial")) as env,
         pytest.raises(TaskRaised, match=r"item 2 of 3.*Turning<test_walks\.Other"),
     ):
         env.step_batch([0, 2, 1], [start] * 3)

@@ -13,7 +13,7 @@ import treadle
 from treadle.errors import UsageError
 from treadle.wire.messages import Hello, Reply, Request
 from treadle.worker.backends import BACKENDS, register
-from treadle.worker.options import NAMES, PoolOptions, split
+from treadle.worker.options import PoolOptions, WorkerOptions, chosen
 from treadle.worker.place import Place
 from treadle.worker.serve import Server
 from treadle.worker.worker import Worker, build_here
@@ -78,7 +78,7 @@ def test_a_backend_is_one_class(later: str) -> None:
 
 
 def test_a_face_takes_a_registered_backend(later: str) -> None:
-    with closing(treadle.make_vec("CartPole-v1", 3, backend=later)) as vector:
+    with closing(treadle.make_vec("CartPole-v1", 3, worker_options=treadle.WorkerOptions(backend=later))) as vector:
         assert vector.reset(seed=1)[0].shape == (3, 4)
         assert vector.step(np.zeros(3, np.int64))[1].tolist() == [1.0] * 3
 
@@ -93,12 +93,23 @@ def test_options_are_frozen_and_checked_once() -> None:
     for name, value in wrong.items():
         with pytest.raises(UsageError, match=name):
             PoolOptions(**{name: value})  # type: ignore[arg-type]
-    assert split({"backend": "serial", "gravity": 9.8}) == ({"backend": "serial"}, {"gravity": 9.8})
+    assert PoolOptions(**chosen(WorkerOptions())) == PoolOptions()
+    assert chosen(WorkerOptions(max_restarts=None, preload=[])) == {"max_restarts": None, "preload": ()}
 
 
 def test_every_face_knows_every_option() -> None:
     """What a pool's option means is written once; a face that took another name for it would be told here."""
-    for name in sorted(NAMES):
-        assert name in (PoolOptions.__doc__ or "")
+    for kind in (WorkerOptions, PoolOptions):
+        for name in kind.__annotations__.keys() - vars(WorkerOptions).keys() | WorkerOptions.__annotations__.keys():
+            assert f"{name}: " in (kind.__doc__ or "") + (WorkerOptions.__doc__ or "")
+    options = treadle.WorkerOptions(backend="serial", max_restarts=7)
+    with closing(treadle.VectorEnv("CartPole-v1", 2, worker_options=options)) as envs:
+        assert envs._pool.options == PoolOptions(backend="serial", max_restarts=7)
+    with pytest.raises(UsageError, match="worker_options is a treadle"):
+        treadle.VectorEnv("CartPole-v1", 2, worker_options={"backend": "serial"})  # type: ignore[arg-type]
+    for name in sorted(WorkerOptions.__annotations__):
+        for face in (treadle.VectorEnv, treadle.make_vec, treadle.collect, treadle.plan.make):
+            with pytest.raises(UsageError, match=rf"{name} .*: worker_options=WorkerOptions\({name}=\.\.\.\)"):
+                face("CartPole-v1", 2, **{name: None})
     with pytest.raises(TypeError, match="no_such_option"):
         treadle.VectorEnv("CartPole-v1", 2, no_such_option=1)  # type: ignore[call-arg]

@@ -68,7 +68,7 @@ def made(env: Any, **options: Any) -> dict[int, Any]:
 
 @pytest.fixture(scope="module")
 def plain() -> dict[int, Any]:
-    return made(Walk, backend="serial")
+    return made(Walk, worker_options=treadle.WorkerOptions(backend="serial"))
 
 
 def said(caplog: pytest.LogCaptureFixture, what: str) -> list[str]:
@@ -80,7 +80,12 @@ def test_only_the_episode_that_blocks_the_loop_is_left_out(
 ) -> None:
     blocked: list[int] = []
     with caplog.at_level(logging.WARNING, "treadle"):
-        limited: dict[str, Any] = {"backend": "thread", "step_timeout": LIMIT, "on_error": "skip", "max_skipped": 30}
+        limited: dict[str, Any] = {
+            "worker_options": treadle.WorkerOptions(backend="thread"),
+            "step_timeout": LIMIT,
+            "on_error": "skip",
+            "max_skipped": 30,
+        }
         found = made(partial(Blocks, blocked), workers=N, **limited)
     guilty = {index for index, (seed, *_) in plain.items() if seed in blocked}
     assert guilty
@@ -96,7 +101,15 @@ def test_an_episode_that_blocked_the_loop_once_is_made_again(
     plain: dict[int, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "treadle"):
-        assert made(partial(Blocks, [], 1), workers=N, backend="thread", step_timeout=LIMIT) == plain
+        assert (
+            made(
+                partial(Blocks, [], 1),
+                workers=N,
+                worker_options=treadle.WorkerOptions(backend="thread"),
+                step_timeout=LIMIT,
+            )
+            == plain
+        )
     assert len(said(caplog, "is replaced")) == 1
 
 
@@ -116,10 +129,11 @@ class Fated(Walk):
             await self.what()
 
 
-def vector(what: Callable[[], Any], fated: set[int], **options: Any) -> Any:
+def vector(what: Callable[[], Any], fated: set[int], close_timeout: float = 5.0, **options: Any) -> Any:
     envs = [partial(Fated, what, slot in fated) for slot in range(N)]
     options = {"step_timeout": LIMIT, "on_failure": "restart", **options}
-    return treadle.VectorEnv(envs, backend="thread", workers=N, **options)
+    threads = treadle.WorkerOptions(backend="thread", close_timeout=close_timeout)
+    return treadle.VectorEnv(envs, worker_options=threads, workers=N, **options)
 
 
 async def blocks() -> None:
@@ -321,7 +335,10 @@ class StopsTheLoop(Walk):
 
 
 def test_episodes_that_stop_the_loop_are_as_others(plain: dict[int, Any]) -> None:
-    assert made(StopsTheLoop, workers=N, backend="thread", step_timeout=LIMIT) == plain
+    assert (
+        made(StopsTheLoop, workers=N, worker_options=treadle.WorkerOptions(backend="thread"), step_timeout=LIMIT)
+        == plain
+    )
 
 
 async def cancels_itself() -> None:
@@ -423,8 +440,12 @@ class Deaf(Walk):
 def test_steps_that_catch_everything_do_not_spin_when_their_pool_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     """Several of them, restarted: one line tells of all, and no other worker is blamed."""
     made_of = [Deaf if slot in (2, 5) else Walk for slot in range(N)]
-    limits: dict[str, Any] = {"step_timeout": LIMIT, "close_timeout": 0.5, "on_failure": "restart"}
-    envs = treadle.VectorEnv(made_of, backend="thread", workers=N, **limits)
+    limits: dict[str, Any] = {
+        "step_timeout": LIMIT,
+        "worker_options": treadle.WorkerOptions(backend="thread", close_timeout=0.5),
+        "on_failure": "restart",
+    }
+    envs = treadle.VectorEnv(made_of, workers=N, **limits)
     with caplog.at_level(logging.WARNING):
         envs.reset(seed=1)
         for _ in range(2):

@@ -88,13 +88,15 @@ def partial(**setup: Any) -> None:
 
 
 def rollout() -> None:
-    with closing(treadle.VectorEnv(lambda: Raising("step"), 2, backend="serial")) as envs:
+    with closing(
+        treadle.VectorEnv(lambda: Raising("step"), 2, worker_options=treadle.WorkerOptions(backend="serial"))
+    ) as envs:
         envs.rollout(steps=2)
 
 
 def tasks() -> None:
     def make(**_: Any) -> treadle.TaskSampler:
-        return treadle.GymTaskSampler(lambda: Raising("step"))
+        return treadle.tasks.GymTaskSampler(lambda: Raising("step"))
 
     with treadle.SingleProcessVectorSampledTasks(make, [{}]) as vector:
         vector.step([0])
@@ -109,20 +111,29 @@ def sampler() -> None:
 
 
 def planner() -> None:
-    with ParallelEnv(GymPlanEnv, lambda: Raising("step"), n_workers=1, backend="serial") as env:  # type: ignore[arg-type]
+    with ParallelEnv(
+        GymPlanEnv, lambda: Raising("step"), n_workers=1, worker_options=treadle.WorkerOptions(backend="serial")
+    ) as env:  # type: ignore[arg-type]
         env.step_batch([0, 1])
 
 
 FACES: dict[str, Callable[[], Any]] = {
-    **{f"serial {where}": lambda where=where: vector(where, backend="serial") for where in ("init", "reset", "step")},
-    "serial call": lambda: vector("call", backend="serial"),
+    **{
+        f"serial {where}": lambda where=where: vector(where, worker_options=treadle.WorkerOptions(backend="serial"))
+        for where in ("init", "reset", "step")
+    },
+    "serial call": lambda: vector("call", worker_options=treadle.WorkerOptions(backend="serial")),
     "inline": lambda: vector("step", workers=1, inline=1),
-    "thread": lambda: vector("step", backend="thread", workers=1),
-    "thread init": lambda: vector("init", backend="thread", workers=1),
-    "partial": lambda: partial(backend="serial"),
+    "thread": lambda: vector("step", worker_options=treadle.WorkerOptions(backend="thread"), workers=1),
+    "thread init": lambda: vector("init", worker_options=treadle.WorkerOptions(backend="thread"), workers=1),
+    "partial": lambda: partial(worker_options=treadle.WorkerOptions(backend="serial")),
     "rollout": rollout,
-    "collect": lambda: list(treadle.collect(lambda: Raising("step"), episodes=1, backend="serial")),
-    "evaluate": lambda: treadle.evaluate(lambda: Raising("step"), "random", episodes=1, backend="serial"),
+    "collect": lambda: list(
+        treadle.collect(lambda: Raising("step"), episodes=1, worker_options=treadle.WorkerOptions(backend="serial"))
+    ),
+    "evaluate": lambda: treadle.evaluate(
+        lambda: Raising("step"), "random", episodes=1, worker_options=treadle.WorkerOptions(backend="serial")
+    ),
     "tasks": tasks,
     "sampler": sampler,
     "planner": planner,
@@ -154,7 +165,14 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.parametrize("setup", [{"backend": "serial"}, {"backend": "thread", "workers": 1}], ids=str)
+@pytest.mark.parametrize(
+    "setup",
+    [
+        {"worker_options": treadle.WorkerOptions(backend="serial")},
+        {"worker_options": treadle.WorkerOptions(backend="thread"), "workers": 1},
+    ],
+    ids=str,
+)
 @pytest.mark.usefixtures("no_collector")
 def test_frames_are_held_no_longer_than_the_error(setup: dict[str, Any]) -> None:
     marks.clear()

@@ -94,7 +94,13 @@ def test_no_line_of_the_write_path_leaves_a_torn_row(tmp_path: Path, monkeypatch
     envs = [lambda: Marked(str(file)), Marked, Marked]
     file.write_text("0")
     with closing(
-        treadle.VectorEnv(envs, workers=2, inline=0, on_failure="restart", max_restarts=10**6, worker_output="keep")
+        treadle.VectorEnv(
+            envs,
+            workers=2,
+            inline=0,
+            on_failure="restart",
+            worker_options=treadle.WorkerOptions(max_restarts=10**6, worker_output="keep"),
+        )
     ) as vector:
         for point in range(1, 2000):
             file.write_text(str(point))

@@ -94,7 +94,7 @@ def test_frames_of_workers_are_those_of_one_environment_alone(inference: str) ->
     assert done.returncode == 0, done.stderr
     played = treadle.collect(
         rendered, policy, episodes=EPISODES, seed=SEED, max_episode_steps=STEPS, inference=inference, workers=2,
-        num_envs=2, worker_environ=OWN,
+        num_envs=2, worker_options=treadle.WorkerOptions(worker_environ=OWN),
     )  # fmt: skip
     found = [
         [len(each.observations), hashlib.sha256(b"".join(frame.tobytes() for frame in each.observations)).hexdigest()]

@@ -12,6 +12,7 @@ from treadle import VectorEnv, collect
 from treadle.errors import TaskRaised
 from treadle.sample.failed import CollectionFailed
 from treadle.wire.copies import checked_info
+from treadle.worker.options import WorkerOptions
 from zoo.faults import Outcome, Sound
 
 
@@ -109,7 +110,7 @@ def test_results_of_calls_that_cannot_be_sent(what: str, setup: dict[str, Any]) 
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 def test_a_vector_and_a_collection_name_it(backend: str) -> None:
     for what in ("list", "itself"):
-        vector = VectorEnv([Sound, partial(Odd, what=what)], backend=backend, workers=1)
+        vector = VectorEnv([Sound, partial(Odd, what=what)], worker_options=WorkerOptions(backend=backend), workers=1)
         vector.reset(seed=1)
         vector.step([0, 0])
         vector.step([0, 0])
@@ -117,7 +118,7 @@ def test_a_vector_and_a_collection_name_it(backend: str) -> None:
             vector.step([0, 0])
         vector.close()
         with pytest.raises(CollectionFailed, match=rf"episode 0 .*step 3.*{ODD[what][1]}"):
-            list(collect(partial(Odd, what=what), episodes=1, workers=1, backend=backend))
+            list(collect(partial(Odd, what=what), episodes=1, workers=1, worker_options=WorkerOptions(backend=backend)))
 
 
 def test_the_same_dict_twice_does_not_hold_itself() -> None:

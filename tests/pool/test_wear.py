@@ -17,7 +17,7 @@ from treadle import DefaultWorker, MultiprocessingSampler, VectorEnv, WorkerFact
 from treadle.checks import as_bytes
 from treadle.errors import UsageError
 from treadle.pool.wear import private_memory
-from treadle.worker.options import PoolOptions
+from treadle.worker.options import PoolOptions, WorkerOptions
 from zoo.faults import Leaks, Outcome, Sound, WearsOut
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is told by Linux's /proc")
@@ -70,7 +70,11 @@ def test_private_memory_is_neither_shared_nor_a_files() -> None:
 def test_collecting_replaces_workers_after_so_many_episodes(how: dict[str, Any]) -> None:
     """The simulator fails in its fourth episode, and nobody ever sees that."""
     policy = Forward() if how.get("inference") else None
-    found = list(collect(WearsOut, policy, episodes=14, workers=2, max_episodes_per_worker=3, **how))
+    found = list(
+        collect(
+            WearsOut, policy, episodes=14, workers=2, worker_options=WorkerOptions(max_episodes_per_worker=3), **how
+        )
+    )
     plain = list(collect(Sound, policy, episodes=14, workers=1, **how))
     assert [each.index for each in found] == list(range(14))
     for mine, theirs in zip(found, plain, strict=True):  # but for which of its environment's episodes it is
@@ -89,7 +93,7 @@ class Forward:
 
 def test_each_process_plays_no_more_than_it_may() -> None:
     pids: dict[int, int] = {}
-    for episode in collect(TellsPid, episodes=12, workers=2, max_episodes_per_worker=2):
+    for episode in collect(TellsPid, episodes=12, workers=2, worker_options=WorkerOptions(max_episodes_per_worker=2)):
         assert episode.infos is not None
         pid = episode.infos[-1]["pid"]
         pids[pid] = pids.get(pid, 0) + 1
@@ -99,7 +103,15 @@ def test_each_process_plays_no_more_than_it_may() -> None:
 
 def test_collecting_replaces_what_leaks(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "treadle"):
-        found = list(collect(Leaks, episodes=60, workers=1, memory_limit=ROOM, env_kwargs={"megabytes": 16}))
+        found = list(
+            collect(
+                Leaks,
+                episodes=60,
+                workers=1,
+                worker_options=WorkerOptions(memory_limit=ROOM),
+                env_kwargs={"megabytes": 16},
+            )
+        )
     assert [each.index for each in found] == list(range(60))
     lines = [record.getMessage() for record in caplog.records]
     assert lines
@@ -112,7 +124,11 @@ def test_collecting_replaces_what_leaks(caplog: pytest.LogCaptureFixture) -> Non
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_worker_with_a_limit_is_given_little_in_advance(rows: int, caplog: pytest.LogCaptureFixture) -> None:
     """It takes eight megabytes with each of its short episodes, and plays no more than two of them over its limit."""
-    leaks = {"workers": 1, "memory_limit": "100MB", "env_kwargs": {"megabytes": 8 // rows}}
+    leaks = {
+        "workers": 1,
+        "worker_options": WorkerOptions(memory_limit="100MB"),
+        "env_kwargs": {"megabytes": 8 // rows},
+    }
     with caplog.at_level(logging.WARNING, "treadle"):
         found = list(collect(Leaks, episodes=100 * rows, num_envs=rows, **leaks))
     assert [each.index for each in found] == list(range(100 * rows))
@@ -122,12 +138,12 @@ def test_a_worker_with_a_limit_is_given_little_in_advance(rows: int, caplog: pyt
 
 
 def test_a_limit_that_a_worker_is_over_before_it_plays_is_refused_at_once() -> None:
-    with pytest.raises(UsageError, match=r"memory_limit \(--memory-limit\) of 1 MB is less than worker 0 has before"):
-        evaluate(Sound, None, episodes=9, workers=2, memory_limit="1 MB")
+    with pytest.raises(UsageError, match=r"memory_limit of 1 MB is less than worker 0 has before"):
+        evaluate(Sound, None, episodes=9, workers=2, worker_options=WorkerOptions(memory_limit="1 MB"))
 
 
 def test_evaluating() -> None:
-    mine = evaluate(WearsOut, None, episodes=9, workers=2, max_episodes_per_worker=2)
+    mine = evaluate(WearsOut, None, episodes=9, workers=2, worker_options=WorkerOptions(max_episodes_per_worker=2))
     assert mine == evaluate(Sound, None, episodes=9, workers=1)
 
 
@@ -135,7 +151,11 @@ def test_evaluating() -> None:
 def test_a_vector_replaces_workers_in_a_reset_of_all_their_slots(mode: AutoresetMode) -> None:
     """With a seed nothing differs."""
     with (
-        closing(VectorEnv([Sound] * 3, workers=3, autoreset_mode=mode, max_episodes_per_worker=1)) as mine,
+        closing(
+            VectorEnv(
+                [Sound] * 3, workers=3, autoreset_mode=mode, worker_options=WorkerOptions(max_episodes_per_worker=1)
+            )
+        ) as mine,
         closing(VectorEnv([Sound] * 3, workers=1, autoreset_mode=mode)) as plain,
     ):
         for seed in range(3):
@@ -151,7 +171,7 @@ def test_a_vector_replaces_workers_in_a_reset_of_all_their_slots(mode: Autoreset
 
 @pytest.mark.parametrize("on_failure", ["raise", "restart"])
 def test_partial_batches_replace_workers_in_a_reset_of_all_their_slots(on_failure: str) -> None:
-    options = {"max_episodes_per_worker": 2, "on_failure": on_failure}
+    options = {"worker_options": WorkerOptions(max_episodes_per_worker=2), "on_failure": on_failure}
     with closing(VectorEnv([TellsPid] * 2, workers=2, autoreset_mode=AutoresetMode.DISABLED, **options)) as vector:
         vector.batch_size = 1
         vector.async_reset(seed=3)
@@ -180,7 +200,9 @@ def test_partial_batches_replace_workers_in_a_reset_of_all_their_slots(on_failur
 
 def test_a_vector_replaces_workers_between_two_episodes() -> None:
     """The simulator fails in its fourth episode; an episode has 20 steps."""
-    with closing(VectorEnv([WearsOut] * 2, workers=2, max_episodes_per_worker=3)) as vector:
+    with closing(
+        VectorEnv([WearsOut] * 2, workers=2, worker_options=WorkerOptions(max_episodes_per_worker=3))
+    ) as vector:
         vector.reset(seed=5)
         seeds, ends = set(), 0
         for _ in range(21 * 10):
@@ -195,7 +217,7 @@ def test_a_vector_replaces_workers_between_two_episodes() -> None:
 
 
 def test_workers_auto_keeps_processes_that_can_be_replaced() -> None:
-    with closing(VectorEnv("CartPole-v1", 2, memory_limit="2GB")) as vector:
+    with closing(VectorEnv("CartPole-v1", 2, worker_options=WorkerOptions(memory_limit="2GB"))) as vector:
         vector.reset()
         assert all(worker.pid is not None for worker in vector._pool.workers)
 
@@ -209,7 +231,9 @@ def test_samplers() -> None:
             return 0, {}
 
     factory: Callable[..., Any] = WorkerFactory(seed=1, max_episode_length=20, n_workers=2, worker_class=DefaultWorker)  # type: ignore[assignment]
-    with MultiprocessingSampler(factory, Still(), TellsPid(), max_episodes_per_worker=1) as sampler:
+    with MultiprocessingSampler(
+        factory, Still(), TellsPid(), worker_options=WorkerOptions(max_episodes_per_worker=1)
+    ) as sampler:
         pids = [set(sampler.obtain_samples(k, 40, None).env_infos["pid"].tolist()) for k in range(3)]
     assert not pids[0] & pids[1]
     assert not pids[1] & pids[2]

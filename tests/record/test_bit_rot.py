@@ -32,6 +32,7 @@ from treadle.record.shards import merge_shards
 from treadle.record.verify import about, damage
 from treadle.replays.replay import replay
 from treadle.sample.failed import CollectionFailed
+from treadle.worker.options import WorkerOptions
 
 TIMES = {"seconds", "steps_per_second", "time_shares", "worker_shares", "command", "speculative", "restarts", "digest"}
 FAILS = "TREADLE_TEST_FAILS"  # in the environment: which episodes fail
@@ -60,7 +61,14 @@ class Noted(gym.Env[Any, Any]):
         return self._observed(), float(self.np_random.random()), self.t == self.last, False, info
 
 
-RUN: dict[str, Any] = {"seed": 2, "backend": "serial", "workers": 1, "verify": 0, "on_error": "skip", "max_skipped": 9}
+RUN: dict[str, Any] = {
+    "seed": 2,
+    "worker_options": WorkerOptions(backend="serial"),
+    "workers": 1,
+    "verify": 0,
+    "on_error": "skip",
+    "max_skipped": 9,
+}
 
 
 def seeds(out: Path) -> list[int]:

@@ -21,6 +21,7 @@ from treadle.record.shards import merge_shards
 from treadle.replays.replay import replay
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.named import Named
+from treadle.worker.options import WorkerOptions
 
 
 class Few(gym.Env[Any, Any]):
@@ -241,7 +242,7 @@ class Vandal(gym.Env[Any, Any]):
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 def test_a_directory_that_goes_ends_the_run(backend: str, how: str, tmp_path: Path) -> None:
     out = tmp_path / "o"
-    given: dict[str, Any] = {"episodes": 3, "workers": 1, "backend": backend, "verify": 0}
+    given: dict[str, Any] = {"episodes": 3, "workers": 1, "worker_options": WorkerOptions(backend=backend), "verify": 0}
     with pytest.raises(FileNotFoundError, match="removed, moved or replaced during the run: put it back") as told:
         collect_dataset(Vandal, out=out, env_kwargs={"out": str(out), "how": how}, **given)
     assert told.value.filename == str(out / ".parts" if how == "parts" else out)
@@ -259,7 +260,14 @@ def test_a_limit_on_the_size_of_files_is_named(backend: str, tmp_path: Path) -> 
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
         with pytest.raises(CollectionFailed, match=r"File too large \(the limit on the size of a file, ulimit -f\)"):
-            collect_dataset("CartPole-v1", out=tmp_path, episodes=2000, workers=1, backend=backend, verify=0)
+            collect_dataset(
+                "CartPole-v1",
+                out=tmp_path,
+                episodes=2000,
+                workers=1,
+                worker_options=WorkerOptions(backend=backend),
+                verify=0,
+            )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 

@@ -23,6 +23,7 @@ from treadle.record.summary import read_summary, rows_of
 from treadle.record.verify import about, damage
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import Schedule
+from treadle.worker.options import WorkerOptions
 
 TIMES = {"seconds", "steps_per_second", "time_shares", "worker_shares", "command", "speculative", "restarts", "digest"}
 
@@ -169,7 +170,7 @@ def test_what_a_spent_allocation_has_made_is_put_together(tmp_path: Path) -> Non
     """One shard is whole, one stopped in its fourth episode, one was never begun."""
     stop = tmp_path / "stop"
     run: dict[str, Any] = {
-        "episodes": 20, "seed": 4, "backend": "serial", "verify": 0,
+        "episodes": 20, "seed": 4, "worker_options": WorkerOptions(backend="serial"), "verify": 0,
         "wrappers": [partial(Stops, where=str(stop))],
     }  # fmt: skip
     whole = collect_dataset("CartPole-v1", out=tmp_path / "whole", **run).summary
@@ -211,7 +212,7 @@ def test_what_a_spent_allocation_has_made_is_put_together(tmp_path: Path) -> Non
 
 
 def test_nothing_that_is_finished_is_told(tmp_path: Path) -> None:
-    run: dict[str, Any] = {"episodes": 4, "backend": "serial", "verify": 0}
+    run: dict[str, Any] = {"episodes": 4, "worker_options": WorkerOptions(backend="serial"), "verify": 0}
     collect_dataset("CartPole-v1", out=tmp_path / "a", shard="0/2", **run)
     (tmp_path / "a" / "summary.json").unlink()
     with pytest.raises(UsageError, match="no shard has a summary"):
@@ -220,7 +221,7 @@ def test_nothing_that_is_finished_is_told(tmp_path: Path) -> None:
 
 
 def test_a_merge_with_damage_gives_back_what_it_was_to_replace(tmp_path: Path) -> None:
-    run: dict[str, Any] = {"episodes": 4, "backend": "serial", "verify": 0}
+    run: dict[str, Any] = {"episodes": 4, "worker_options": WorkerOptions(backend="serial"), "verify": 0}
     shards = [tmp_path / "0", tmp_path / "1"]
     for i in range(2):
         collect_dataset("CartPole-v1", out=shards[i], shard=f"{i}/2", **run)

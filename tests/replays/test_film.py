@@ -41,7 +41,7 @@ def without_ffmpeg(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_of(out: Path, fault: str = "none", **options: Any) -> Path:
     given = {"env": ENV, "episodes": 4, "workers": 1, "verify": 0, "env_kwargs": {"fault": fault}, **options}
     with contextlib.suppress(treadle.CollectionFailed):
-        collect_dataset(given.pop("env"), out=out, worker_output="keep", **given)
+        collect_dataset(given.pop("env"), out=out, worker_options=treadle.WorkerOptions(worker_output="keep"), **given)
     return out
 
 

@@ -32,7 +32,13 @@ ENV = f"{Path(__file__).parent / 'drills.py'}:Corridor"
 
 def run_of(out: Path, **options: Any) -> Path:
     """A run of the drill, stopped by its failure where there is one; its directory."""
-    given = {"episodes": 4, "workers": 1, "verify": 0, "worker_output": "keep", **options}
+    given = {
+        "episodes": 4,
+        "workers": 1,
+        "verify": 0,
+        "worker_options": treadle.WorkerOptions(worker_output="keep"),
+        **options,
+    }
     with contextlib.suppress(treadle.CollectionFailed):
         collect_dataset(given.pop("env", ENV), out=out, **given)
     return out
@@ -275,7 +281,9 @@ def test_a_file_with_a_flipped_bit_is_damaged_and_says_so(tmp_path: Path) -> Non
 
 def test_without_the_recorder_nothing_is_kept(tmp_path: Path) -> None:
     with pytest.raises(treadle.CollectionFailed) as failed:
-        collect_dataset(ENV, out=tmp_path / "o", episodes=4, workers=1, recorder=False)
+        collect_dataset(
+            ENV, out=tmp_path / "o", episodes=4, workers=1, worker_options=treadle.WorkerOptions(recorder=False)
+        )
     assert failed.value.repro is None
     assert not (tmp_path / "o" / "failures").exists()
 

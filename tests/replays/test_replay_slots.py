@@ -28,7 +28,7 @@ def driven(steps: int = 400, *, partial: bool = False, posted: bool = False, **o
     seed = options.pop("seed", 5)
     rng = np.random.default_rng(0)
     kwargs = {"fault": options.pop("fault", "divide")}
-    given = {"workers": 2, "worker_output": "keep", **options}
+    given = {"workers": 2, "worker_options": treadle.WorkerOptions(worker_output="keep"), **options}
     made = treadle.VectorEnv(given.pop("env", Late), N, env_kwargs=kwargs, **given)
     with closing(made) as envs:
         with pytest.raises(treadle.WorkerError) as failed:
@@ -53,7 +53,7 @@ def driven(steps: int = 400, *, partial: bool = False, posted: bool = False, **o
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @pytest.mark.parametrize("recorder", [True, "full"])
 def test_a_slot_is_replayed_from_its_seeded_reset(mode: str, recorder: Any) -> None:
-    error = driven(autoreset_mode=mode, recorder=recorder)
+    error = driven(autoreset_mode=mode, worker_options=treadle.WorkerOptions(recorder=recorder))
     assert isinstance(error, ZeroDivisionError)
     result = treadle.replay(error)
     assert result.as_recorded, str(result)
@@ -66,8 +66,15 @@ def test_a_slot_is_replayed_from_its_seeded_reset(mode: str, recorder: Any) -> N
 
 
 def test_other_ways_to_step_are_recorded_too() -> None:
-    ways = ({"partial": True}, {"posted": True}, {"backend": "serial"}, {"inline": N - 1})
-    for options in (*ways, *({**way, "recorder": "full"} for way in ways)):
+    ways = (
+        {"partial": True},
+        {"posted": True},
+        {"worker_options": treadle.WorkerOptions(backend="serial")},
+        {"inline": N - 1},
+    )
+    full = {"worker_options": treadle.WorkerOptions(recorder="full")}
+    serial = {"worker_options": treadle.WorkerOptions(recorder="full", backend="serial")}
+    for options in (*ways, *({**way, **(serial if "worker_options" in way else full)} for way in ways)):
         result = treadle.replay(driven(**options))
         assert (result.as_recorded, result.episode, result.steps) == (True, BAD_EPISODE, BAD_STEP), str(result)
 
@@ -122,7 +129,9 @@ def test_an_environment_that_its_seed_does_not_decide_is_found_out() -> None:
     assert (result.difference.field, result.difference.step) == ("reward", 1)
 
 
-@pytest.mark.parametrize("options", [{}, {"inline": N}, {"workers": 1}, {"backend": "serial"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"inline": N}, {"workers": 1}, {"worker_options": treadle.WorkerOptions(backend="serial")}]
+)
 def test_another_environment_is_found_by_the_first_observation(options: dict[str, Any]) -> None:
     error = driven(**{"workers": 2, **options})
     played: list[Any] = []
@@ -150,7 +159,7 @@ def test_a_debugger_stops_whatever_the_environment_looks_like(
     mode: str, fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Within a wrapper, with signatures over several lines and texts, and in a later episode's reset."""
-    error = driven(env=wrapped, fault=fault, autoreset_mode=mode, recorder="full")
+    error = driven(env=wrapped, fault=fault, autoreset_mode=mode, worker_options=treadle.WorkerOptions(recorder="full"))
     monkeypatch.setattr(Written, "calm", True)
     monkeypatch.setattr("sys.stdin", io.StringIO("p self.episode\nc\n"))
     result = treadle.replay(error, pdb=True)
@@ -191,7 +200,7 @@ def test_a_reset_right_after_another_is_made_too() -> None:
 
 def test_what_differs_in_a_child_is_told_as_it_is_here(tmp_path: Path) -> None:
     """Of observations only check sums are recorded, so there are no values to tell."""
-    error = driven(fault="segfault", inline=0, recorder="full")
+    error = driven(fault="segfault", inline=0, worker_options=treadle.WorkerOptions(recorder="full"))
     result = treadle.replay(error.repro.save(tmp_path / "x"), env=f"{__file__}:Harmless")
     assert result.difference == (1, "observation", None, None, 0)
     assert str(result.difference) == "step 1, observation"
@@ -303,7 +312,7 @@ def test_options_and_later_resets_are_given_again() -> None:
 
 
 def test_a_vector_without_the_recorder_keeps_nothing() -> None:
-    error = driven(recorder=False)
+    error = driven(worker_options=treadle.WorkerOptions(recorder=False))
     assert error.repro is None
     with pytest.raises(treadle.UsageError, match="no failure to replay"):
         treadle.replay(error)

@@ -12,6 +12,7 @@ from gymnasium import spaces as gs
 from treadle.play.recorder import MEET, EpisodeBuffer
 from treadle.sample.collect import collect
 from treadle.spaces import Layout
+from treadle.worker.options import WorkerOptions
 
 
 class Careless(gym.Env[Any, Any]):
@@ -40,7 +41,7 @@ class Careless(gym.Env[Any, Any]):
 
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 def test_what_an_environment_uses_again_is_kept_as_it_was(backend: str) -> None:
-    (episode,) = collect(Careless, episodes=1, backend=backend, workers=1)
+    (episode,) = collect(Careless, episodes=1, worker_options=WorkerOptions(backend=backend), workers=1)
     steps = list(range(6))
     assert episode.observations["box"][:, 0].tolist() == steps
     assert [value[0] for value in episode.observations["seq"]] == steps

@@ -26,6 +26,7 @@ from treadle.sample import streams
 from treadle.sample.collect import collect
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import WINDOW, Schedule
+from treadle.worker.options import WorkerOptions
 
 
 class Walk(gym.Env):
@@ -78,7 +79,7 @@ def same(a: Episode, b: Episode) -> bool:
 
 
 def test_every_backend_and_count_makes_what_a_plain_loop_makes() -> None:
-    ours = list(collect(Walk, episodes=12, seed=3, backend="serial"))
+    ours = list(collect(Walk, episodes=12, seed=3, worker_options=WorkerOptions(backend="serial")))
     for episode in ours:
         env = Walk()
         seed = seeding.episode_env_seed(3, episode.index)
@@ -99,7 +100,7 @@ def test_the_callers_generators_are_its_own() -> None:
     random.seed(1)
     np.random.seed(1)
     before = random.getstate(), np.random.get_state()[1].tolist()
-    for _ in collect(Walk, episodes=5, backend="serial"):
+    for _ in collect(Walk, episodes=5, worker_options=WorkerOptions(backend="serial")):
         assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
@@ -127,7 +128,7 @@ def test_a_small_buffer_only_makes_workers_wait(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_limits_cut() -> None:
-    for episode in collect(Walk, episodes=10, max_episode_steps=3, backend="serial"):
+    for episode in collect(Walk, episodes=10, max_episode_steps=3, worker_options=WorkerOptions(backend="serial")):
         assert len(episode) <= 3
         assert episode.truncated[-1] == (not episode.terminated[-1])
 
@@ -154,13 +155,13 @@ def test_an_endless_environment_is_warned_about_once_a_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(player, "LONG", 20)
-    episodes = list(collect(Endless, episodes=2, backend="serial", workers=1, num_envs=2))
+    episodes = list(collect(Endless, episodes=2, worker_options=WorkerOptions(backend="serial"), workers=1, num_envs=2))
     assert [len(episode) for episode in episodes] == [50, 50]
     (said,) = caplog.messages
     assert "has taken 20 steps and the environment has no time limit" in said
     assert "\n" not in said
     caplog.clear()
-    (episode,) = collect(Endless, episodes=1, backend="serial", max_episode_steps=30)
+    (episode,) = collect(Endless, episodes=1, worker_options=WorkerOptions(backend="serial"), max_episode_steps=30)
     assert (len(episode), caplog.messages) == (30, [])
 
 
@@ -191,7 +192,7 @@ def test_a_constructor_that_raises_is_told() -> None:
 
 def test_an_unknown_id_is_a_wrong_argument() -> None:
     with pytest.raises(UsageError, match=r"no environment 'CartPoll-v1'; did you mean CartPole-v1"):
-        list(collect("CartPoll-v1", episodes=1, backend="serial"))
+        list(collect("CartPoll-v1", episodes=1, worker_options=WorkerOptions(backend="serial")))
 
 
 @pytest.mark.parametrize("given", [{"seed": -1}, {"seed": 1.5}, {"nonsense": 1}, {"rows": True}])
@@ -267,7 +268,7 @@ def test_a_reward_that_is_no_number_is_placed(reward: Any, said: str, backend: s
         return Contract(lambda o, r, end, cut, info: (o, reward, end, cut, info))
 
     with pytest.raises(CollectionFailed) as caught:
-        list(collect(make, episodes=3, workers=1, backend=backend))
+        list(collect(make, episodes=3, workers=1, worker_options=WorkerOptions(backend=backend)))
     assert said in str(caught.value)
     assert str(caught.value).startswith(f"episode 0 (seed {seeding.episode_env_seed(0, 0)}, slot 0), step 3: step")
     assert caught.value.where.step == 3
@@ -276,7 +277,9 @@ def test_a_reward_that_is_no_number_is_placed(reward: Any, said: str, backend: s
 @pytest.mark.parametrize("reward", [2, True, 2.5, np.float32(2.5), np.int8(3), np.bool_(True), np.array(2.5)], ids=repr)
 def test_a_reward_may_be_any_real_number(reward: Any) -> None:
     (episode,) = collect(
-        lambda: Contract(lambda o, r, end, cut, info: (o, reward, end, cut, info)), episodes=1, backend="serial"
+        lambda: Contract(lambda o, r, end, cut, info: (o, reward, end, cut, info)),
+        episodes=1,
+        worker_options=WorkerOptions(backend="serial"),
     )
     assert episode.rewards.tolist() == [1.0, 1.0, float(reward), 1.0]
     assert episode.rewards.dtype == np.float64
@@ -295,7 +298,7 @@ class SameReward(Walk):
 
 
 def test_a_reward_is_kept_as_it_was() -> None:
-    (episode,) = collect(SameReward, episodes=1, backend="serial")
+    (episode,) = collect(SameReward, episodes=1, worker_options=WorkerOptions(backend="serial"))
     assert episode.rewards.tolist() == list(range(1, len(episode) + 1))
 
 
@@ -312,12 +315,22 @@ def test_the_first_reward_that_is_nan_is_told_of_once(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("end", ["False", 2, np.array([True]), 0.5], ids=repr)
 def test_an_end_that_is_no_bool_is_placed(end: Any) -> None:
     with pytest.raises(CollectionFailed, match=r"step 3: step returned terminated = .*; it is True or False"):
-        list(collect(lambda: Contract(lambda o, r, e, c, i: (o, r, end, c, i)), episodes=1, backend="serial"))
+        list(
+            collect(
+                lambda: Contract(lambda o, r, e, c, i: (o, r, end, c, i)),
+                episodes=1,
+                worker_options=WorkerOptions(backend="serial"),
+            )
+        )
 
 
 @pytest.mark.parametrize("end", [1, np.bool_(True), np.array(True), np.int64(1)], ids=repr)
 def test_an_end_may_be_any_kind_of_bool(end: Any) -> None:
-    (episode,) = collect(lambda: Contract(lambda o, r, e, c, i: (o, r, end, c, i)), episodes=1, backend="serial")
+    (episode,) = collect(
+        lambda: Contract(lambda o, r, e, c, i: (o, r, end, c, i)),
+        episodes=1,
+        worker_options=WorkerOptions(backend="serial"),
+    )
     assert episode.terminated.tolist() == [False, False, True]
 
 
@@ -341,7 +354,7 @@ class OldReset(Walk):
 )
 def test_the_interface_of_the_past_is_named(env: type[Walk], said: str) -> None:
     with pytest.raises(CollectionFailed, match=said):
-        list(collect(env, episodes=1, backend="serial"))
+        list(collect(env, episodes=1, worker_options=WorkerOptions(backend="serial")))
 
 
 class Exits(Walk):
@@ -384,7 +397,9 @@ def test_an_environment_may_be_named(tmp_path: Path) -> None:
         "import gymnasium as gym\n\n\ndef make_env():\n    return gym.make('CartPole-v1')\n"
     )
     name = f"{tmp_path}/mine.py:make_env"
-    (named,), (given,) = (collect(env, episodes=1, backend="serial") for env in (name, "CartPole-v1"))
+    (named,), (given,) = (
+        collect(env, episodes=1, worker_options=WorkerOptions(backend="serial")) for env in (name, "CartPole-v1")
+    )
     assert np.array_equal(named.observations, given.observations)
     with pytest.raises(StartupFailed, match="has no 'other'"):
         list(collect(f"{tmp_path}/mine.py:other", episodes=1))
@@ -462,9 +477,16 @@ def test_what_environments_print_appears_once_and_labelled(
     start_method: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     faces: list[Callable[[], Any]] = [
-        lambda: list(collect(Prints, episodes=3, workers=1, start_method=start_method)),
-        lambda: evaluate(Prints, None, episodes=3, workers=1, start_method=start_method),
-        lambda: collect_dataset(Prints, out=tmp_path, episodes=3, workers=1, verify=3, start_method=start_method),
+        lambda: list(collect(Prints, episodes=3, workers=1, worker_options=WorkerOptions(start_method=start_method))),
+        lambda: evaluate(Prints, None, episodes=3, workers=1, worker_options=WorkerOptions(start_method=start_method)),
+        lambda: collect_dataset(
+            Prints,
+            out=tmp_path,
+            episodes=3,
+            workers=1,
+            verify=3,
+            worker_options=WorkerOptions(start_method=start_method),
+        ),
     ]
     seeds = [seeding.episode_env_seed(0, index) for index in range(3)]
     expected = {f"[slot 0] {what} {seed}" for what in ("begun", "to stderr", "from C") for seed in seeds}

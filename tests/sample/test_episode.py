@@ -10,7 +10,7 @@ from treadle.play.episode import Episode
 
 
 def test_an_episode_is_a_line_and_a_table() -> None:
-    (episode,) = treadle.collect("CartPole-v1", episodes=1, backend="serial")
+    (episode,) = treadle.collect("CartPole-v1", episodes=1, worker_options=treadle.WorkerOptions(backend="serial"))
     assert repr(episode) == "<Episode 0: 14 steps, return 14.00, terminated>"
     table = episode._repr_html_()
     assert "float32[15, 4]" in table
@@ -28,7 +28,7 @@ def test_an_episode_of_a_nested_space() -> None:
 
 
 def test_evaluations_are_a_line_and_a_table() -> None:
-    result = treadle.evaluate("CartPole-v1", None, episodes=30, backend="serial")
+    result = treadle.evaluate("CartPole-v1", None, episodes=30, worker_options=treadle.WorkerOptions(backend="serial"))
     assert repr(result) == f"<Evaluation {result}>"
     assert str(result).startswith(f"random: mean return {result.mean:.2f}, 95% interval [")
     assert "\n" not in repr(result)
@@ -42,6 +42,8 @@ def test_evaluations_are_a_line_and_a_table() -> None:
 
 
 def test_one_episode_has_no_interval() -> None:
-    result = treadle.evaluate(lambda: gym.make("CartPole-v1"), None, episodes=1, backend="serial")
+    result = treadle.evaluate(
+        lambda: gym.make("CartPole-v1"), None, episodes=1, worker_options=treadle.WorkerOptions(backend="serial")
+    )
     assert str(result) == "random: return 14.00, 1 episode"
     assert str(treadle.compare(result, result)).endswith("worse in 0 of 1 episode")

@@ -13,6 +13,7 @@ from treadle.errors import UsageError
 from treadle.evaluation.evaluate import evaluate
 from treadle.sample.collect import collect
 from treadle.sample.scores import bootstrap, compare
+from treadle.worker.options import WorkerOptions
 
 
 def left(observations: np.ndarray) -> np.ndarray:
@@ -25,17 +26,20 @@ def leaning(observations: np.ndarray) -> np.ndarray:
 
 def test_it_is_what_collect_plays() -> None:
     result = evaluate("CartPole-v1", leaning, 6, 4, workers=2)
-    played = list(collect("CartPole-v1", leaning, episodes=6, seed=4, backend="serial"))
+    played = list(collect("CartPole-v1", leaning, episodes=6, seed=4, worker_options=WorkerOptions(backend="serial")))
     assert result.returns.tolist() == [episode.total_reward for episode in played]
     assert [score.seed for score in result.scores] == [episode.seed for episode in played]
     assert [score.length for score in result.scores] == [len(episode) for episode in played]
     assert result.mean == result.returns.mean()
     assert result.low <= result.mean <= result.high
-    assert result == evaluate("CartPole-v1", leaning, 6, 4, backend="serial")
+    assert result == evaluate("CartPole-v1", leaning, 6, 4, worker_options=WorkerOptions(backend="serial"))
 
 
 def test_a_better_policy_wins_in_pairs() -> None:
-    good, bad = (evaluate("CartPole-v1", policy, 20, backend="serial") for policy in (leaning, left))
+    good, bad = (
+        evaluate("CartPole-v1", policy, 20, worker_options=WorkerOptions(backend="serial"))
+        for policy in (leaning, left)
+    )
     result = compare(good, bad)
     assert (result.wins, result.ties, result.losses) == (20, 0, 0)
     assert result.difference == pytest.approx(good.mean - bad.mean)
@@ -44,7 +48,7 @@ def test_a_better_policy_wins_in_pairs() -> None:
 
 
 def test_other_episodes_cannot_be_compared() -> None:
-    one = evaluate("CartPole-v1", left, 3, 0, backend="serial")
+    one = evaluate("CartPole-v1", left, 3, 0, worker_options=WorkerOptions(backend="serial"))
     other = dataclasses.replace(one, scores=one.scores[:2])
     with pytest.raises(UsageError, match="same episodes"):
         compare(one, other)

@@ -114,7 +114,7 @@ def made(env: Any, policy: Any = policy, **options: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def plain() -> list[Any]:
-    return made(Walk, inference="worker", backend="serial")
+    return made(Walk, inference="worker", worker_options=treadle.WorkerOptions(backend="serial"))
 
 
 WHERE = [
@@ -126,7 +126,15 @@ WHERE = [
 
 @pytest.mark.parametrize("options", WHERE, ids=str)
 def test_coroutines_at_their_deadline_are_cancelled(options: dict[str, Any], gate: Gate, plain: list[Any]) -> None:
-    assert made(lambda: HangingCoroutines(gate), backend="thread", step_timeout=LIMIT, **options) == plain
+    assert (
+        made(
+            lambda: HangingCoroutines(gate),
+            worker_options=treadle.WorkerOptions(backend="thread"),
+            step_timeout=LIMIT,
+            **options,
+        )
+        == plain
+    )
     assert len(gate.hung) == 1
     assert set(gate.closed) == {"treadle-event-loop"}
 
@@ -137,16 +145,27 @@ def test_coroutines_at_their_deadline_are_cancelled(options: dict[str, Any], gat
 def test_coroutines_make_the_same_episodes_everywhere(
     thought: Any, inference: str, backend: str, plain: list[Any]
 ) -> None:
-    assert made(Coroutines, thought, inference=inference, backend=backend) == plain
+    assert (
+        made(Coroutines, thought, inference=inference, worker_options=treadle.WorkerOptions(backend=backend)) == plain
+    )
 
 
 def test_a_policy_of_coroutines_may_be_asked_one_by_one(plain: list[Any]) -> None:
-    assert made(Coroutines, OneByOne(), inference="worker", backend="thread", workers=5) == plain
+    assert (
+        made(
+            Coroutines,
+            OneByOne(),
+            inference="worker",
+            worker_options=treadle.WorkerOptions(backend="thread"),
+            workers=5,
+        )
+        == plain
+    )
 
 
 def test_wrappers_see_no_coroutines(plain: list[Any]) -> None:
     wrappers = [lambda env: gym.wrappers.TimeLimit(env, 50), gym.wrappers.RecordEpisodeStatistics]
-    assert made(Coroutines, wrappers=wrappers, backend="thread") == plain
+    assert made(Coroutines, wrappers=wrappers, worker_options=treadle.WorkerOptions(backend="thread")) == plain
 
 
 def test_vectors_step_coroutines_side_by_side() -> None:
@@ -163,7 +182,7 @@ def test_vectors_step_coroutines_side_by_side() -> None:
             await inside[len(inside) - 1]
             return await super().step(action)
 
-    envs = treadle.make_vec(Together, n, workers=n, backend="thread")
+    envs = treadle.make_vec(Together, n, workers=n, worker_options=treadle.WorkerOptions(backend="thread"))
     try:
         envs.reset(seed=1)
         assert envs.step(np.zeros(n, np.int64))[0][:, 0].tolist() == [1] * n
@@ -182,7 +201,7 @@ def test_a_coroutine_that_exits_ends_no_other(among_others: bool) -> None:
                 await (asyncio.gather(ends()) if among_others else ends())
             return await super().step(action)
 
-    envs = treadle.make_vec(Exits, 3, workers=3, backend="thread")
+    envs = treadle.make_vec(Exits, 3, workers=3, worker_options=treadle.WorkerOptions(backend="thread"))
     try:
         envs.reset(seed=1)
         with pytest.raises(treadle.WorkerError, match=r"slot 1.*SystemExit"):
@@ -208,7 +227,9 @@ def test_coroutines_run_in_the_context_of_who_begins_them() -> None:
             observation[1] = slot.get()
             return observation, *rest
 
-    envs = treadle.make_vec(Marked, 20, workers=20, backend="thread", autoreset_mode="Disabled")
+    envs = treadle.make_vec(
+        Marked, 20, workers=20, worker_options=treadle.WorkerOptions(backend="thread"), autoreset_mode="Disabled"
+    )
     try:
         envs.reset(seed=1)
         assert envs.step(np.arange(20))[0][:, 1].tolist() == list(range(20))
@@ -240,7 +261,12 @@ def test_an_interrupt_while_a_coroutine_begins_stops_no_later_one() -> None:
 
 def test_a_vector_goes_on_with_another_environment(gate: Gate) -> None:
     envs = treadle.make_vec(
-        lambda: HangingCoroutines(gate), 8, workers=8, backend="thread", step_timeout=LIMIT, on_failure="restart"
+        lambda: HangingCoroutines(gate),
+        8,
+        workers=8,
+        worker_options=treadle.WorkerOptions(backend="thread"),
+        step_timeout=LIMIT,
+        on_failure="restart",
     )
     try:
         envs.reset(seed=11)
@@ -258,9 +284,8 @@ def test_closing_waits_for_nobody_who_hangs(gate: Gate) -> None:
         lambda: HangingCoroutines(gate),
         4,
         workers=4,
-        backend="thread",
+        worker_options=treadle.WorkerOptions(backend="thread", close_timeout=0.2),
         step_timeout=60.0,
-        close_timeout=0.2,
         on_failure="restart",
     )
     envs.reset(seed=11)
@@ -292,9 +317,12 @@ def test_in_a_large_pool_deadlines_are_looked_for_now_and_then(
 ) -> None:
     monkeypatch.setattr("treadle.pool.calls.FEW", 0)
     options: dict[str, Any] = {"inference": "caller", "num_envs": 6, "step_timeout": LIMIT}
-    assert made(lambda: HangingCoroutines(gate), backend="thread", **options) == plain
+    assert (
+        made(lambda: HangingCoroutines(gate), worker_options=treadle.WorkerOptions(backend="thread"), **options)
+        == plain
+    )
     assert len(gate.hung) == 1
-    assert made(Coroutines, thinking, backend="thread", **options) == plain
+    assert made(Coroutines, thinking, worker_options=treadle.WorkerOptions(backend="thread"), **options) == plain
 
 
 def test_a_policy_of_coroutines_at_its_deadline_is_cancelled(plain: list[Any]) -> None:
@@ -306,7 +334,12 @@ def test_a_policy_of_coroutines_at_its_deadline_is_cancelled(plain: list[Any]) -
             await asyncio.sleep(1000)
         return policy(observations)
 
-    options: dict[str, Any] = {"inference": "worker", "workers": 3, "backend": "thread", "step_timeout": LIMIT}
+    options: dict[str, Any] = {
+        "inference": "worker",
+        "workers": 3,
+        "worker_options": treadle.WorkerOptions(backend="thread"),
+        "step_timeout": LIMIT,
+    }
     assert made(Coroutines, stalls, **options) == plain
     assert hung == [1]
 
@@ -324,12 +357,16 @@ class Nesting(Coroutines):
 
 
 def test_environments_within_environments_are_their_own(plain: list[Any]) -> None:
-    assert made(Nesting, backend="thread", workers=2, step_timeout=LIMIT) == plain
+    assert made(Nesting, worker_options=treadle.WorkerOptions(backend="thread"), workers=2, step_timeout=LIMIT) == plain
 
 
 @pytest.mark.parametrize("on_failure", ["raise", "restart"])
 def test_a_time_limit_in_threads_is_for_coroutines_alone(on_failure: str) -> None:
-    limited: dict[str, Any] = {"backend": "thread", "step_timeout": LIMIT, "on_failure": on_failure}
+    limited: dict[str, Any] = {
+        "worker_options": treadle.WorkerOptions(backend="thread"),
+        "step_timeout": LIMIT,
+        "on_failure": on_failure,
+    }
     refused = r"wants an environment whose reset and step are coroutines .*and Walk is none.* use backend='process'"
     with pytest.raises(UsageError, match=refused) as caught:
         treadle.make_vec(lambda: gym.wrappers.TimeLimit(Walk(), 5), 2, **limited)
@@ -340,7 +377,12 @@ def test_a_time_limit_in_threads_is_for_coroutines_alone(on_failure: str) -> Non
 
 def test_what_a_thread_that_was_given_up_has_written_to_is_closed(gate: Gate, tmp_path: Path) -> None:
     """Its file is locked while anybody may write to it."""
-    options: dict[str, Any] = {"seed": 3, "workers": 2, "backend": "thread", "step_timeout": LIMIT}
+    options: dict[str, Any] = {
+        "seed": 3,
+        "workers": 2,
+        "worker_options": treadle.WorkerOptions(backend="thread"),
+        "step_timeout": LIMIT,
+    }
     options |= {"out": tmp_path, "inference": "worker", "verify": 0}
     hanging, stops = partial(HangingCoroutines, gate), [True]
 

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from treadle.wire import bell
 
 FIRST, ALL = 2, 5  # workers at first, and after some were added
 NUMBER = "TREADLE_TEST_WORKER"
-NUMBERED: dict[str, Any] = {"worker_environ": lambda index: {NUMBER: str(index)}}
+NUMBERED: dict[str, Any] = {"worker_options": treadle.WorkerOptions(worker_environ=lambda index: {NUMBER: str(index)})}
 
 
 class Waits(gym.Env):
@@ -213,7 +214,9 @@ def test_none_is_missed_that_cannot_be_built(
 @places
 def test_the_end_waits_for_none_that_is_being_built(place: dict[str, Any], decided: None, caplog: Any) -> None:
     make = partial(NoMoreOfThem, "hangs")
-    episodes = made_until(lambda: said(caplog), make, **place, **NUMBERED, close_timeout=900.0)
+    episodes = made_until(
+        lambda: said(caplog), make, **place, worker_options=replace(NUMBERED["worker_options"], close_timeout=900.0)
+    )
     assert as_one_worker_makes(episodes, place)  # within the limit of every test: they hang for longer
 
 
@@ -222,7 +225,7 @@ def test_they_wear_out_as_others_do(place: dict[str, Any], decided: None, caplog
     def one_of_them() -> bool:
         return bool({line.split()[1] for line in said(caplog, "is recycled")} & {"2", "3", "4"})
 
-    limits = {"max_episodes_per_worker": 6, "memory_limit": "4 GB"}
+    limits = {"worker_options": treadle.WorkerOptions(max_episodes_per_worker=6, memory_limit="4 GB")}
     assert as_one_worker_makes(made_until(one_of_them, Waits, **place, **limits), place)
 
 
@@ -258,7 +261,9 @@ def test_variables_for_so_many_only(decided: None, caplog: Any) -> None:
     def variables(index: int) -> dict[str, str]:
         return {NUMBER: ["0", "1", "2"][index]}
 
-    episodes = made_until(lambda: said(caplog, "not so many"), Waits, worker_environ=variables)
+    episodes = made_until(
+        lambda: said(caplog, "not so many"), Waits, worker_options=treadle.WorkerOptions(worker_environ=variables)
+    )
     assert as_one_worker_makes(episodes, {})
     assert len(said(caplog, "not so many could be started: IndexError: list index out of range")) == 1
 
@@ -267,7 +272,9 @@ def test_a_number_that_was_given_stands(decided: None, caplog: Any) -> None:
     made(Waits, workers=2)
     made(Waits, policy=Plain(), num_envs=6, workers=2)
     made(Waits, num_envs=2)
-    made(Waits, start_method="fork")  # nor is a caller copied that has begun to ask a policy
+    made(
+        Waits, worker_options=treadle.WorkerOptions(start_method="fork")
+    )  # nor is a caller copied that has begun to ask a policy
     assert not said(caplog)
 
 
@@ -382,7 +389,7 @@ def test_a_sampler_goes_on_after_ctrl_c(inference: str, decided: None, interrupt
 
 
 def test_threads_are_for_environments_that_wait(two_cores: None) -> None:
-    vector = treadle.make_vec(Waits, 12, backend="thread")
+    vector = treadle.make_vec(Waits, 12, worker_options=treadle.WorkerOptions(backend="thread"))
     assert len(vector.stats().busy) == 12
     vector.close()
 
@@ -392,7 +399,7 @@ def test_threads_are_for_environments_that_wait(two_cores: None) -> None:
             return observation, reward, ended, cut, {"thread": threading.current_thread().name}
 
     def threads(**options: Any) -> int:
-        episodes = made(Named, 60, backend="thread", **options)
+        episodes = made(Named, 60, worker_options=treadle.WorkerOptions(backend="thread"), **options)
         return len({info["thread"] for episode in episodes for info in episode.infos if "thread" in info})
 
     assert threads() == 8 * FIRST

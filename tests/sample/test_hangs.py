@@ -17,6 +17,7 @@ from treadle.pool import calls
 from treadle.sample import streams
 from treadle.sample.collect import collect
 from treadle.sample.failed import CollectionFailed
+from treadle.worker.options import WorkerOptions
 
 HANGING = 5  # the episode that hangs
 HANGING_SEED = seeding.episode_env_seed(0, HANGING)
@@ -80,7 +81,7 @@ def test_a_worker_that_hangs_is_replaced_and_nothing_changes(
     doing = "its reset" if in_reset else r"step \d+"
     assert re.search(rf"\(the limit is 0.5 s\) in {doing} of episode {HANGING}, at test_hangs.py:", line)
     assert f"made again: episode {HANGING}" in line
-    assert same(found, list(collect(lambda: Walk(once), episodes=30, backend="serial")))
+    assert same(found, list(collect(lambda: Walk(once), episodes=30, worker_options=WorkerOptions(backend="serial"))))
 
 
 def test_an_episode_that_always_hangs_ends_the_run() -> None:
@@ -96,7 +97,9 @@ def test_without_a_limit_it_is_said_once(
 ) -> None:
     monkeypatch.setattr(calls, "STILL_WAITING", 0.2)
     with caplog.at_level(logging.WARNING, "treadle"):
-        made = list(collect(lambda: Walk(None, 1.0), episodes=8, workers=2, backend=backend))
+        made = list(
+            collect(lambda: Walk(None, 1.0), episodes=8, workers=2, worker_options=WorkerOptions(backend=backend))
+        )
     assert len(made) == 8
     (line,) = [record.getMessage() for record in caplog.records]
     assert re.search(r"in step \d+ of episode \d+: no answer for 0 s, and no step_timeout is set. Stack:", line)
@@ -105,7 +108,12 @@ def test_without_a_limit_it_is_said_once(
 
 def test_in_threads_that_may_not_be_replaced_a_limit_is_measured(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "treadle"):
-        options: dict[str, Any] = {"workers": 2, "backend": "thread", "step_timeout": 0.3, "on_failure": "raise"}
+        options: dict[str, Any] = {
+            "workers": 2,
+            "worker_options": WorkerOptions(backend="thread"),
+            "step_timeout": 0.3,
+            "on_failure": "raise",
+        }
         assert len(list(collect(lambda: Coroutines(None, 1.0), episodes=8, **options))) == 8
     (line,) = [record.getMessage() for record in caplog.records]
     assert "no deadline is enforced" in line

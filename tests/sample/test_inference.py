@@ -100,8 +100,8 @@ def made(env: Any, policy: Any, *, episodes: int = 40, inference: Any = "caller"
         {"num_envs": 16, "workers": 2, "inference": asked(batch_size=16, max_wait=0.0)},
         {"num_envs": 7, "workers": 3, "inference": asked(batch_size=1)},
         {"num_envs": 9, "workers": 2, "inference": asked(pad_to=4)},
-        {"num_envs": 4, "backend": "thread", "workers": 2},
-        {"num_envs": 4, "backend": "serial"},
+        {"num_envs": 4, "worker_options": treadle.WorkerOptions(backend="thread"), "workers": 2},
+        {"num_envs": 4, "worker_options": treadle.WorkerOptions(backend="serial")},
         {"workers": 2},
     ],
     ids=str,
@@ -430,7 +430,7 @@ def test_environments_of_one_policy_have_one_action_space() -> None:
     with pytest.raises(
         UsageError, match=r"one action space: that of slot 1 is Discrete\(6\), that of slot 0 Discrete\(5\)"
     ):
-        made(Counted, Plain(), num_envs=3, backend="serial")
+        made(Counted, Plain(), num_envs=3, worker_options=treadle.WorkerOptions(backend="serial"))
 
 
 def test_nan_is_refused_with_its_row() -> None:

@@ -37,6 +37,7 @@ from treadle import (
 )
 from treadle.samplers import StepType
 from treadle.samplers.default_worker import DefaultWorker as OrdinaryWorker
+from treadle.worker.options import WorkerOptions
 
 LIMIT = 16
 ON_RAY = pytest.param(RaySampler, marks=[pytest.mark.heavy, pytest.mark.ray])
@@ -457,13 +458,13 @@ def test_nothing_asked_for_is_an_error(kind: Any) -> None:
 
 @ALL
 def test_a_pickled_sampler_starts_workers_of_its_own(kind: Any) -> None:
-    sampler = make(kind, Fixed([step()]), Point(), options={"max_restarts": 2})
+    sampler = make(kind, Fixed([step()]), Point(), options={"worker_options": WorkerOptions(max_restarts=2)})
     count = len(sampler.obtain_exact_episodes(1, {"gain": np.zeros(1)}))
     pickled = pickle.dumps(sampler)
     sampler.shutdown_worker()
     with pickle.loads(pickled) as again:
         assert again.total_env_steps == count
-        assert again._options["max_restarts"] == 2
+        assert again._options["worker_options"].max_restarts == 2
         batch = again.obtain_exact_episodes(1, None, env_update=points(2))
         assert set(batch.agent_infos["gain"]) == {0.0 if kind is LocalSampler else 1.0}  # the original agent
         assert batch.env_infos["task"][0]["goal"].tolist() == points(2)[0]._task["goal"].tolist()

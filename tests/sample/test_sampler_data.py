@@ -15,6 +15,7 @@ from sampler_kit import Dicts, Noisy, Point, Walk
 
 from treadle import Episode, EpisodeBatch, collect, trees
 from treadle.samplers import EnvSpec, EnvStep, InProgressEpisode, StepType, TimeStep, TimeStepBatch
+from treadle.worker.options import WorkerOptions
 
 
 class Flat:
@@ -339,7 +340,7 @@ def test_dicts_are_batches_of_dicts() -> None:
 
 
 def test_collected_episodes_are_the_same_batch() -> None:
-    episodes: list[Episode] = list(collect(Walk, episodes=6, seed=3, backend="serial"))
+    episodes: list[Episode] = list(collect(Walk, episodes=6, seed=3, worker_options=WorkerOptions(backend="serial")))
     spec = EnvSpec(Walk.observation_space, Walk.action_space)
     batch = EpisodeBatch.from_episodes(spec, episodes)
     for episode, part in zip(episodes, batch.split(), strict=True):

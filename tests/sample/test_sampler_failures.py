@@ -33,6 +33,7 @@ from treadle import (
 from treadle.play.contract import BadStep
 from treadle.samplers import pool_sampler
 from treadle.worker.life import State
+from treadle.worker.options import WorkerOptions
 
 BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
 
@@ -41,7 +42,7 @@ def make(kind: Any, agents: Any, envs: Any, **more: Any) -> Any:
     options = {
         name: more.pop(name)
         for name in list(more)
-        if name in ("on_failure", "max_restarts", "schedule", "step_timeout")
+        if name in ("on_failure", "worker_options", "schedule", "step_timeout")
     }
     return kind(WorkerFactory(**{"seed": 1, "max_episode_length": 16, "n_workers": 2, **more}), agents, envs, **options)
 
@@ -161,7 +162,9 @@ def test_a_worker_that_raises_is_replaced(kind: Any, tmp_path: Path, caplog: pyt
 @BOTH
 def test_a_worker_that_raises_again_and_again_is_told_in_the_end(kind: Any) -> None:
     with (
-        make(kind, Coin(), [Walk(), Raises()], on_failure="restart", max_restarts=2) as sampler,
+        make(
+            kind, Coin(), [Walk(), Raises()], on_failure="restart", worker_options=WorkerOptions(max_restarts=2)
+        ) as sampler,
         pytest.raises(ZeroDivisionError),
     ):
         sampler.obtain_samples(0, 10**6, None)

@@ -22,6 +22,7 @@ from treadle.sample import failed, skipping
 from treadle.sample.collect import collect
 from treadle.sample.failed import CollectionFailed, cause_of, crash_of
 from treadle.sample.skipping import Cause, Skipped, Skipping, grouped, remedy
+from treadle.worker.options import WorkerOptions
 
 BAD = (3, 11, 29)  # of 30
 BAD_SEEDS = [seeding.episode_env_seed(0, index) for index in BAD]
@@ -113,7 +114,11 @@ def each_line(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def good() -> list[tuple[int, bytes]]:
     """All episodes but the bad ones."""
-    return [key(episode) for episode in collect(Walk, episodes=30, backend="serial") if episode.index not in BAD]
+    return [
+        key(episode)
+        for episode in collect(Walk, episodes=30, worker_options=WorkerOptions(backend="serial"))
+        if episode.index not in BAD
+    ]
 
 
 # -- what raises -------------------------------------------------------------------------------------------------------
@@ -129,8 +134,8 @@ def good() -> list[tuple[int, bytes]]:
         {"workers": 2, "num_envs": 6},
         {"workers": 2, "ordered": False},
         {"workers": 1, "fresh_env": True},
-        {"backend": "serial", "workers": 1, "num_envs": 2},
-        {"backend": "thread", "workers": 2},
+        {"worker_options": WorkerOptions(backend="serial"), "workers": 1, "num_envs": 2},
+        {"worker_options": WorkerOptions(backend="thread"), "workers": 2},
     ],
     ids=str,
 )
@@ -164,7 +169,9 @@ class WornOut(Walk):
 
 def test_a_worn_environment_is_not_taken_for_a_bad_episode(caplog: pytest.LogCaptureFixture) -> None:
     found = [key(episode) for episode in collect(WornOut, workers=2, **SKIP)]
-    assert found == [key(episode) for episode in collect(Walk, episodes=30, backend="serial")]
+    assert found == [
+        key(episode) for episode in collect(Walk, episodes=30, worker_options=WorkerOptions(backend="serial"))
+    ]
     assert not caplog.records
 
 
@@ -360,7 +367,9 @@ class Old(Walk):
 def test_a_simulator_that_wears_out_loses_no_episode(on_error: str, rows: int) -> None:
     options: dict[str, Any] = {"workers": 2, "on_error": on_error, "num_envs": 2 * rows}
     found = [key(episode) for episode in collect(Old, episodes=12, **options)]
-    assert found == [key(episode) for episode in collect(Walk, episodes=12, backend="serial")]
+    assert found == [
+        key(episode) for episode in collect(Walk, episodes=12, worker_options=WorkerOptions(backend="serial"))
+    ]
 
 
 def crash(observations: np.ndarray) -> np.ndarray:
@@ -482,7 +491,7 @@ def test_a_worker_is_replaced_as_often_as_allowed(caplog: pytest.LogCaptureFixtu
     for most in (0, 2):
         caplog.clear()
         with pytest.raises(CollectionFailed, match="the worker exited with code 7"):
-            list(collect(Old, episodes=30, workers=1, max_restarts=most))
+            list(collect(Old, episodes=30, workers=1, worker_options=WorkerOptions(max_restarts=most)))
         assert caplog.text.count("worker 0 is replaced") == most
 
 
@@ -491,7 +500,9 @@ def test_without_the_workers_that_died_the_others_go_on(caplog: pytest.LogCaptur
         return DiesOnce(tmp_path)
 
     found = [key(episode) for episode in collect(env, episodes=30, workers=3, on_failure="drop")]
-    assert found == [key(episode) for episode in collect(Walk, episodes=30, backend="serial")]
+    assert found == [
+        key(episode) for episode in collect(Walk, episodes=30, worker_options=WorkerOptions(backend="serial"))
+    ]
     assert len([r for r in caplog.records if "is dropped: the worker exited with code 3" in r.getMessage()]) == 1
     assert "is replaced" not in caplog.text
     with pytest.raises(CollectionFailed, match="the worker exited with code 7"):

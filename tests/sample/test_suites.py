@@ -82,7 +82,11 @@ def test_no_more_environments_live_than_are_allowed() -> None:
                 alive.discard(id(self))
 
     tasks = {name: (Counted, kwargs) for name, (_, kwargs) in TASKS.items()}
-    options: dict[str, Any] = {"backend": "thread", "inference": "caller", "num_envs": 4}
+    options: dict[str, Any] = {
+        "worker_options": treadle.WorkerOptions(backend="thread"),
+        "inference": "caller",
+        "num_envs": 4,
+    }
     treadle.evaluate(tasks, policy, 10, **options)
     assert not alive
     assert highest[0] <= 4

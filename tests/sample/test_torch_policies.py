@@ -11,6 +11,7 @@ from conftest import require
 from treadle import trees
 from treadle.program.saved import load_model
 from treadle.sample.collect import collect
+from treadle.worker.options import WorkerOptions
 
 pytestmark = pytest.mark.heavy
 
@@ -55,7 +56,7 @@ def test_a_saved_model_is_a_policy_by_itself(algorithm: str, tmp_path: Path) -> 
     room = {} if algorithm in ("PPO", "A2C") else {"buffer_size": 100}
     path = tmp_path / f"{algorithm}.zip"
     kind("MlpPolicy", env, seed=0, device="cpu", **room).save(path)
-    same = {"episodes": 2, "seed": 3, "max_episode_steps": 20, "backend": "serial"}
+    same = {"episodes": 2, "seed": 3, "max_episode_steps": 20, "worker_options": WorkerOptions(backend="serial")}
     by_name = list(collect(env, str(path), **same))
     loaded = list(collect(env, lambda: kind.load(path, device="cpu"), **same))
     for mine, other in zip(by_name, loaded, strict=True):
@@ -73,7 +74,7 @@ def test_the_callers_torch_generator_is_left_alone(policy: str) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    episodes = list(collect("CartPole-v1", policy, episodes=2, seed=3, backend="serial"))
+    episodes = list(collect("CartPole-v1", policy, episodes=2, seed=3, worker_options=WorkerOptions(backend="serial")))
     assert torch.equal(torch.rand(3), expected)
     again = list(collect("CartPole-v1", policy, episodes=2, seed=3, workers=1))
     assert [trees.equal(a.actions, b.actions) for a, b in zip(episodes, again, strict=True)] == [True, True]

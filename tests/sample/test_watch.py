@@ -74,7 +74,9 @@ def env(tmp_path: Path) -> Any:
 @pytest.mark.parametrize("backend", ["process", "thread", "serial"])
 def test_collect(backend: str, person: Person, tmp_path: Path) -> None:
     with redirect_stderr(person):
-        (episode,) = treadle.collect(**env(tmp_path), episodes=1, backend=backend, progress=True)
+        (episode,) = treadle.collect(
+            **env(tmp_path), episodes=1, worker_options=treadle.WorkerOptions(backend=backend), progress=True
+        )
         assert len(episode) >= 1
         assert "1 of 1 episodes" not in person.getvalue().splitlines()[0]
 
@@ -95,9 +97,10 @@ def test_collect_dataset(person: Person, tmp_path: Path) -> None:
     with redirect_stderr(person):
         told: list[Standing] = []
         out = tmp_path / "out"
-        stored = collect_dataset(**env(tmp_path), out=out, episodes=1, verify=0, progress=True, watch=told.append)
+        stored = collect_dataset(**env(tmp_path), out=out, episodes=1, verify=0, progress=True)
         assert stored.complete
         assert "0 of 1 episodes" in person.getvalue()
+        collect_dataset(**env(tmp_path), out=out, episodes=1, force=True, progress=told.append)
         assert told
 
 

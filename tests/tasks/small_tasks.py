@@ -14,6 +14,7 @@ from gymnasium import spaces as gs
 
 from treadle.tasks.core import RLStepResult, Sensor, Task, TaskSampler
 from treadle.tasks.vectors import SampledTasks, SingleProcessVectorSampledTasks, VectorSampledTasks
+from treadle.worker.options import WorkerOptions
 
 RAISE, DIE, SLOW, LOCK, EXIT = 90, 91, 92, 93, 94  # actions that do harm
 OWN_WORDS = {"aborted": 1, "dropped": 2, "restarted": 3, "terminated": 4, "truncated": True, "held": 5} | {
@@ -244,7 +245,7 @@ def vector(how: str, args: list[dict[str, Any]], make: Any = CountSampler, **opt
     kind, count = how.split("-")
     options["max_processes"] = None if count == "n" else int(count)
     if kind in ("thread", "serial"):
-        options["backend"] = kind
+        options["worker_options"] = WorkerOptions(backend=kind)
     else:
         options["multiprocessing_start_method"] = kind
     return VectorSampledTasks(make, args, **options)

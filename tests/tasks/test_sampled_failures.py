@@ -28,6 +28,7 @@ from treadle.errors import BrokenPool, StartupFailed, TaskRaised, UsageError, Wo
 from treadle.pool import failure
 from treadle.tasks.core import METRICS_KEY
 from treadle.tasks.vectors import SingleProcessVectorSampledTasks, VectorSampledTasks
+from treadle.worker.options import WorkerOptions
 
 # -- bad input -------------------------------------------------------------------------------------------------------
 
@@ -92,7 +93,7 @@ def test_no_samplers_at_all(args: Any) -> None:
         ({"multiprocessing_start_method": "thread"}, "must be one of .*cannot find context for 'thread'"),
         ({"multiprocessing_start_method": None}, "Exactly one of"),
         ({"on_failure": "shrug"}, "on_failure must be"),
-        ({"backend": "quantum"}, "backend must be one of"),
+        ({"worker_options": WorkerOptions(backend="quantum")}, "backend must be one of"),
     ],
 )
 def test_arguments_that_make_no_sense(options: dict[str, Any], message: str) -> None:

@@ -12,6 +12,7 @@ from gymnasium.utils.env_checker import check_env
 from treadle.errors import UsageError
 from treadle.tasks.core import METRICS_KEY
 from treadle.tasks.gym import GymObservation, GymTaskSampler, TaskEnv
+from treadle.worker.options import WorkerOptions
 
 
 def test_episodes_as_tasks_are_the_same_episodes() -> None:
@@ -163,8 +164,8 @@ def test_an_environment_of_tasks_in_a_vector() -> None:
     def make() -> gym.Env:
         return TaskEnv(GymTaskSampler("CartPole-v1", seed=0))
 
-    with_tasks = VectorEnv(make, 2, backend="serial")
-    plain = VectorEnv("CartPole-v1", 2, backend="serial")
+    with_tasks = VectorEnv(make, 2, worker_options=WorkerOptions(backend="serial"))
+    plain = VectorEnv("CartPole-v1", 2, worker_options=WorkerOptions(backend="serial"))
     first, _ = with_tasks.reset(seed=9)
     other, _ = plain.reset(seed=9)
     np.testing.assert_array_equal(first["observation"], other)

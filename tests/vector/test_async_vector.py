@@ -17,6 +17,7 @@ from small_envs import Counter, Echo, Gated, Parrot, Picky, assert_same, of
 from treadle.errors import BrokenPool, TreadleError, UsageError, WorkerDied, WorkerTimeout
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.make_vec import AsyncVectorEnv
+from treadle.worker.options import WorkerOptions
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])
@@ -54,7 +55,7 @@ def pending(vector: VectorEnv, name: str) -> None:
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("name", ["reset", "step", "call"])
 def test_one_call_at_a_time(name: str, backend: str) -> None:
-    vector = VectorEnv([Counter] * 2, backend=backend, inline=0)
+    vector = VectorEnv([Counter] * 2, worker_options=WorkerOptions(backend=backend), inline=0)
     vector.reset()
     for wait in (vector.reset_wait, vector.step_wait, vector.call_wait):
         with pytest.raises(

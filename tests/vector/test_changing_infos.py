@@ -13,6 +13,7 @@ from small_envs import assert_same, copied
 
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import InfoStyle, columns
+from treadle.worker.options import WorkerOptions
 
 N = 5
 
@@ -94,7 +95,7 @@ def runs(draw: Any) -> tuple[list[Any], list[Any]]:
     return scripts, begun
 
 
-SETUPS: list[dict[str, Any]] = [{"workers": 2, "inline": 1}, {"backend": "serial"}]
+SETUPS: list[dict[str, Any]] = [{"workers": 2, "inline": 1}, {"worker_options": WorkerOptions(backend="serial")}]
 
 
 @pytest.fixture(scope="module", params=AutoresetMode, ids=lambda mode: mode.value)

@@ -48,7 +48,7 @@ def test_gymnasiums_make_vec_makes_ours() -> None:
         assert truncated.tolist() == [True] * 3
     finally:
         envs.close()
-    by_default = gym.make_vec("CartPole-v1", num_envs=2, backend="serial")
+    by_default = gym.make_vec("CartPole-v1", num_envs=2, worker_options=treadle.WorkerOptions(backend="serial"))
     assert isinstance(by_default, VectorEnv)
     by_default.close()
 

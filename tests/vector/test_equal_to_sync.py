@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_envs import Counter, assert_same, copied, of
 
 from treadle.vector.gymnasium import VectorEnv
+from treadle.worker.options import WorkerOptions
 
 N = 5
 FEWER = {"pong": 3, "atari": 3}  # slots: to build one, with a seed, takes longer than all of its steps
@@ -55,8 +56,8 @@ SETUPS: list[dict[str, Any]] = [
     {"workers": 5, "inline": 0},
     {"workers": 1, "inline": 2},
     {"workers": 1, "inline": 5},
-    {"backend": "thread", "workers": 2, "inline": 0},
-    {"backend": "serial"},
+    {"worker_options": WorkerOptions(backend="thread"), "workers": 2, "inline": 0},
+    {"worker_options": WorkerOptions(backend="serial")},
 ]
 
 
@@ -124,7 +125,7 @@ def test_real_environments(name: str, package: str, mode: AutoresetMode, setup: 
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)
 def test_spaces_and_metadata(mode: AutoresetMode) -> None:
     theirs = SyncVectorEnv(makers("cartpole"), autoreset_mode=mode)
-    ours = VectorEnv(makers("cartpole"), autoreset_mode=mode.value, backend="serial")
+    ours = VectorEnv(makers("cartpole"), autoreset_mode=mode.value, worker_options=WorkerOptions(backend="serial"))
     for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
         assert getattr(ours, name) == getattr(theirs, name)
     assert ours.metadata == theirs.metadata

@@ -19,8 +19,8 @@ from treadle.vector.gymnasium import VectorEnv
 
 N = 4
 SETUPS: list[dict[str, Any]] = [
-    {"backend": "serial"},
-    {"backend": "thread", "workers": 2, "inline": 0},
+    {"worker_options": treadle.WorkerOptions(backend="serial")},
+    {"worker_options": treadle.WorkerOptions(backend="thread"), "workers": 2, "inline": 0},
     {"workers": 2, "inline": 0},
     {"workers": 1, "inline": 2},
 ]
@@ -189,7 +189,7 @@ def test_actions_without_a_fixed_shape_can_be_sent_to_some_slots() -> None:
 )
 def test_a_rollout_keeps_the_actions_that_the_environments_got(given: list[Any], kept: type) -> None:
     actions = [NUMBERS.tolist() if kind is list else (NUMBERS * t).astype(kind) for t, kind in enumerate(given, 1)]
-    with closing(VectorEnv(of(Witness, BOX), N, backend="serial")) as envs:
+    with closing(VectorEnv(of(Witness, BOX), N, worker_options=treadle.WorkerOptions(backend="serial"))) as envs:
         todo = iter(actions)
         rollout = envs.rollout(lambda _: next(todo), steps=3)
         assert rollout.actions.dtype == kept
@@ -229,7 +229,7 @@ def test_a_death_tells_the_action_that_was_given() -> None:
 
 @pytest.mark.parametrize("wrong", [np.full((N, 3), np.nan), np.zeros((N, 3), complex), np.zeros((N, 3), object)])
 def test_what_is_no_number_is_still_refused(wrong: Any) -> None:
-    with closing(VectorEnv(of(Witness, BOX), N, backend="serial")) as envs:
+    with closing(VectorEnv(of(Witness, BOX), N, worker_options=treadle.WorkerOptions(backend="serial"))) as envs:
         envs.reset()
         with pytest.raises(BadAction, match="Nothing was sent"):
             envs.step(wrong)

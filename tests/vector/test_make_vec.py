@@ -14,10 +14,13 @@ from conftest import require
 from treadle.errors import StartupFailed, UsageError
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.make_vec import make_vec, vector_entry_point
+from treadle.worker.options import WorkerOptions
 
 
 def test_from_an_id() -> None:
-    vector = make_vec("CartPole-v1", 3, backend="serial", render_mode="rgb_array", max_episode_steps=4)
+    vector = make_vec(
+        "CartPole-v1", 3, worker_options=WorkerOptions(backend="serial"), render_mode="rgb_array", max_episode_steps=4
+    )
     assert isinstance(vector, VectorEnv)
     assert repr(vector) == "VectorEnv(CartPole-v1, num_envs=3)"
     assert vector.render_mode == "rgb_array"
@@ -29,11 +32,16 @@ def test_from_an_id() -> None:
 
 
 def test_from_a_callable_a_spec_and_wrappers() -> None:
-    vector = make_vec(Counter, 2, backend="serial", length=1, autoreset_mode="SameStep")
+    vector = make_vec(Counter, 2, worker_options=WorkerOptions(backend="serial"), length=1, autoreset_mode="SameStep")
     vector.reset()
     assert vector.step([0, 0])[2].tolist() == [True, True]
     vector.close()
-    vector = make_vec(gym.spec("CartPole-v1"), 2, backend="serial", wrappers=[wrappers.TimeAwareObservation])
+    vector = make_vec(
+        gym.spec("CartPole-v1"),
+        2,
+        worker_options=WorkerOptions(backend="serial"),
+        wrappers=[wrappers.TimeAwareObservation],
+    )
     assert vector.single_observation_space.shape == (5,)
     vector.close()
 
@@ -48,29 +56,31 @@ def test_defaults() -> None:
 
 def test_names_that_both_sides_have() -> None:
     class Copying(Counter):
-        def __init__(self, copy: str) -> None:
+        def __init__(self, infos: str) -> None:
             super().__init__()
-            self.copy = copy
+            self.infos = infos
 
-    vector = make_vec(Copying, 1, backend="serial", copy=False, env_kwargs={"copy": "mine"})
-    assert vector.get_attr("copy") == ("mine",)
+    vector = make_vec(
+        Copying, 1, worker_options=WorkerOptions(backend="serial"), infos="gymnasium", env_kwargs={"infos": "mine"}
+    )
+    assert vector.get_attr("infos") == ("mine",)
     vector.close()
 
 
 def test_a_misspelt_option_is_told_of() -> None:
     with pytest.raises(StartupFailed, match=r"wrokers=; did you mean workers=\?") as caught:
-        make_vec("CartPole-v1", 2, backend="serial", wrokers=2)
+        make_vec("CartPole-v1", 2, worker_options=WorkerOptions(backend="serial"), wrokers=2)
     assert isinstance(caught.value, UsageError)
 
 
 def test_an_option_that_is_gone_is_told_of() -> None:
     with pytest.raises(UsageError, match=r"owned= is gone: .*constructor: env_kwargs=\{'owned': \.\.\.\}"):
-        make_vec("CartPole-v1", 2, backend="serial", owned=True)
+        make_vec("CartPole-v1", 2, worker_options=WorkerOptions(backend="serial"), owned=True)
 
 
 def test_what_is_like_no_option_is_the_constructors() -> None:
     with pytest.raises(StartupFailed, match="unexpected keyword argument 'gravitation'"):
-        make_vec("CartPole-v1", 2, backend="serial", gravitation=2)
+        make_vec("CartPole-v1", 2, worker_options=WorkerOptions(backend="serial"), gravitation=2)
 
 
 def test_an_argument_that_the_constructor_takes_is_no_misspelt_option() -> None:
@@ -79,14 +89,14 @@ def test_an_argument_that_the_constructor_takes_is_no_misspelt_option() -> None:
             super().__init__()
             self.worker = worker
 
-    vector = make_vec(Nearly, 1, backend="serial", worker=7)
+    vector = make_vec(Nearly, 1, worker_options=WorkerOptions(backend="serial"), worker=7)
     assert vector.get_attr("worker") == (7,)
     vector.close()
     with pytest.raises(StartupFailed, match="KeyError"):  # what it raises for another reason is not told otherwise
-        make_vec(lambda worker: {}["gone"], 1, backend="serial", worker=7)
+        make_vec(lambda worker: {}["gone"], 1, worker_options=WorkerOptions(backend="serial"), worker=7)
 
 
-@pytest.mark.parametrize("options", [{"backend": "serial"}, {"workers": 1}])
+@pytest.mark.parametrize("options", [{"worker_options": WorkerOptions(backend="serial")}, {"workers": 1}])
 def test_an_unknown_id_names_the_nearest(options: dict[str, Any]) -> None:
     with pytest.raises(StartupFailed, match=r"no environment 'CartPoll-v1'; did you mean CartPole-v1") as caught:
         make_vec("CartPoll-v1", 2, **options)
@@ -96,7 +106,7 @@ def test_an_unknown_id_names_the_nearest(options: dict[str, Any]) -> None:
 
 def test_an_id_that_a_constructor_does_not_find_is_not_what_was_asked_for() -> None:
     with pytest.raises(StartupFailed, match=r"NameNotFound.*CartPoll") as caught:
-        make_vec(lambda: gym.make("CartPoll-v1"), 1, backend="serial")
+        make_vec(lambda: gym.make("CartPoll-v1"), 1, worker_options=WorkerOptions(backend="serial"))
     assert not isinstance(caught.value, UsageError)
 
 

@@ -12,11 +12,17 @@ from small_envs import Counter, Echo, assert_same, of
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import InfoStyle
 from treadle.vector.next_obs import next_obs
+from treadle.worker.options import WorkerOptions
 
 
 @pytest.mark.parametrize("infos", ["gymnasium", "legacy", InfoStyle.LIST])
 def test_same_step(infos: str) -> None:
-    vector = VectorEnv([of(Counter, 2), of(Counter, 3)], backend="serial", autoreset_mode="SameStep", infos=infos)
+    vector = VectorEnv(
+        [of(Counter, 2), of(Counter, 3)],
+        worker_options=WorkerOptions(backend="serial"),
+        autoreset_mode="SameStep",
+        infos=infos,
+    )
     vector.reset()
     vector.step([0, 0])
     observations, _, _, _, found = vector.step([0, 0])
@@ -29,7 +35,9 @@ def test_same_step(infos: str) -> None:
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
 @pytest.mark.parametrize("infos", ["gymnasium", InfoStyle.LIST])
 def test_rows_that_show_the_end_already(mode: AutoresetMode, infos: str) -> None:
-    vector = VectorEnv([of(Counter, 1)] * 2, backend="serial", autoreset_mode=mode, infos=infos)
+    vector = VectorEnv(
+        [of(Counter, 1)] * 2, worker_options=WorkerOptions(backend="serial"), autoreset_mode=mode, infos=infos
+    )
     vector.reset()
     observations, _, terminations, _, found = vector.step([0, 0])
     vector.close()
@@ -47,7 +55,9 @@ NESTED = gs.Dict(
 
 @pytest.mark.parametrize("given", [True, False])
 def test_nested_spaces(given: bool) -> None:
-    vector = VectorEnv([of(Echo, NESTED)] * 3, backend="serial", autoreset_mode="SameStep")
+    vector = VectorEnv(
+        [of(Echo, NESTED)] * 3, worker_options=WorkerOptions(backend="serial"), autoreset_mode="SameStep"
+    )
     vector.reset(seed=1)
     for _ in range(2):
         vector.step([0, 0, 0])
@@ -99,7 +109,11 @@ LAST: dict[str, tuple[gs.Space[Any], Any]] = {
     "vector": (gs.Box(-1, 1, (2,)), np.ones(2, np.float32)),
     "text": (gs.Tuple((gs.Text(3), gs.Discrete(3))), ("abc", 1)),
 }
-SETUPS: list[dict[str, Any]] = [{"backend": "serial"}, {"workers": 1, "inline": 1}, {"backend": "thread"}]
+SETUPS: list[dict[str, Any]] = [
+    {"worker_options": WorkerOptions(backend="serial")},
+    {"workers": 1, "inline": 1},
+    {"worker_options": WorkerOptions(backend="thread")},
+]
 
 
 def kinds(value: Any) -> Any:
@@ -138,7 +152,12 @@ def test_final_observations_are_of_the_types_that_environments_gave(name: str, s
 
 def test_a_final_observation_is_not_the_array_that_the_environment_goes_on_with() -> None:
     last = np.array(0.5, np.float32)
-    vector = VectorEnv(lambda: Ends(gs.Box(-1, 1, ()), last), 1, backend="serial", autoreset_mode="SameStep")
+    vector = VectorEnv(
+        lambda: Ends(gs.Box(-1, 1, ()), last),
+        1,
+        worker_options=WorkerOptions(backend="serial"),
+        autoreset_mode="SameStep",
+    )
     vector.reset()
     final = vector.step([0])[4]["final_obs"][0]
     vector.close()
@@ -147,7 +166,7 @@ def test_a_final_observation_is_not_the_array_that_the_environment_goes_on_with(
 
 
 def test_terminal_observations_of_a_discrete_space_are_scalars_in_every_mode() -> None:
-    vector = VectorEnv([of(Counter, 2)] * 2, backend="serial", autoreset_mode="Disabled")
+    vector = VectorEnv([of(Counter, 2)] * 2, worker_options=WorkerOptions(backend="serial"), autoreset_mode="Disabled")
     rollout = vector.rollout(steps=4)
     vector.close()
     assert set(rollout.terminal_observations.values()) == {2}

@@ -89,7 +89,11 @@ class Gate(gym.Env[Any, Any]):
 @pytest.fixture
 def gated() -> Any:
     Gate.gates = {slot: threading.Event() for slot in range(4)}
-    vector = treadle.VectorEnv([lambda slot=slot: Gate(slot) for slot in range(4)], backend="thread", workers=4)
+    vector = treadle.VectorEnv(
+        [lambda slot=slot: Gate(slot) for slot in range(4)],
+        worker_options=treadle.WorkerOptions(backend="thread"),
+        workers=4,
+    )
     vector.async_reset()
     assert sorted(vector.recv(min=4)[4]["env_id"].tolist()) == [0, 1, 2, 3]
     yield vector

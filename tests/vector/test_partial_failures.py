@@ -192,7 +192,7 @@ def test_a_slot_that_hangs_is_cut_by_its_deadline(tmp_path: Path) -> None:
 
 
 def test_when_restarts_are_used_up_the_error_comes_once_and_what_has_arrived_first(tmp_path: Path) -> None:
-    with closing(mortals(tmp_path, max_restarts=0)) as vector:
+    with closing(mortals(tmp_path, worker_options=treadle.WorkerOptions(max_restarts=0))) as vector:
         rows = begun(vector)
         doom(tmp_path, 1, "step")
         vector.send(np.zeros(N, int))
@@ -224,7 +224,7 @@ def test_a_hang_under_raise_is_a_timeout_once_and_a_reset_brings_the_slot_back(t
 @pytest.mark.parametrize("options", [{"workers": 3}, {"workers": 1}, {"workers": 1, "inline": 1}])
 def test_as_many_rows_come_as_were_asked_for_whoever_dies(tmp_path: Path, mode: str, options: dict[str, int]) -> None:
     rng = np.random.default_rng(0)
-    with closing(mortals(tmp_path, mode, max_restarts=None, **options)) as vector:
+    with closing(mortals(tmp_path, mode, worker_options=treadle.WorkerOptions(max_restarts=None), **options)) as vector:
         rows, asked = begun(vector), np.full(N, 3)
         for turn in range(30):
             if turn % 10 == 5:

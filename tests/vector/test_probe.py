@@ -22,6 +22,7 @@ from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.make_vec import AsyncVectorEnv
 from treadle.vector.probe import GRAPHICS, SECONDS, STEPS, measure, policy_threads, tell
 from treadle.vector.shares import CROWDED_SHARE, Measured, Why
+from treadle.worker.options import WorkerOptions
 
 CHILD = "import sys\nfor line in sys.stdin:\n    print(sum(range(200_000)) % 7, flush=True)"
 
@@ -136,7 +137,7 @@ def test_no_step_is_measured_where_nothing_hangs_on_it(tmp_path: Any, caplog: py
     assert built(3, workers=1) == 3
     assert built(3, inline=2) == 3
     assert built(2, step_timeout=9.0) == 2
-    assert built(3, backend="thread") == 3
+    assert built(3, worker_options=WorkerOptions(backend="thread")) == 3
     assert said(caplog) == []
     assert built(3) == 4
     assert len(said(caplog)) == 1

@@ -11,8 +11,11 @@ from small_envs import Counter, assert_same, of
 from treadle.errors import UsageError
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import InfoStyle
+from treadle.worker.options import WorkerOptions
 
-INLINE = pytest.mark.parametrize("setup", [{"backend": "serial"}, {"workers": 1, "inline": 1}], ids=["serial", "split"])
+INLINE = pytest.mark.parametrize(
+    "setup", [{"worker_options": WorkerOptions(backend="serial")}, {"workers": 1, "inline": 1}], ids=["serial", "split"]
+)
 
 
 @INLINE
@@ -53,7 +56,7 @@ def test_masks_equal_syncs(setup: dict[str, Any]) -> None:
 
 
 def test_infos_of_a_masked_reset() -> None:
-    vector = VectorEnv([Counter] * 3, backend="serial")
+    vector = VectorEnv([Counter] * 3, worker_options=WorkerOptions(backend="serial"))
     vector.reset()
     _, infos = vector.reset(seed=7, options={"reset_mask": np.array([False, True, True]), "level": 2})
     assert infos["seed"].tolist() == [0, 8, 9]
@@ -76,7 +79,7 @@ def test_infos_of_a_masked_reset() -> None:
     ids=repr,
 )
 def test_masks_that_are_refused(mask: Any, error: type[Exception]) -> None:
-    vector = VectorEnv([Counter] * 3, backend="serial")
+    vector = VectorEnv([Counter] * 3, worker_options=WorkerOptions(backend="serial"))
     vector.reset()
     with pytest.raises(error, match="reset_mask"):
         vector.reset(options={"reset_mask": mask})
@@ -85,7 +88,7 @@ def test_masks_that_are_refused(mask: Any, error: type[Exception]) -> None:
 
 
 def test_the_first_reset_is_of_all() -> None:
-    vector = VectorEnv([Counter] * 2, backend="serial")
+    vector = VectorEnv([Counter] * 2, worker_options=WorkerOptions(backend="serial"))
     with pytest.raises(UsageError, match="first reset"):
         vector.reset(options={"reset_mask": np.array([True, False])})
     with pytest.raises(UsageError, match="first reset"):
@@ -98,7 +101,7 @@ def test_a_step_before_the_first_reset_is_the_environments_affair() -> None:
     vector = VectorEnv([Counter] * 2, workers=1, inline=1)
     assert vector.step([0, 1])[0].tolist() == [1, 1]
     vector.close()
-    strict = VectorEnv("CartPole-v1", 2, backend="serial")
+    strict = VectorEnv("CartPole-v1", 2, worker_options=WorkerOptions(backend="serial"))
     with pytest.raises(gym.error.ResetNeeded):
         strict.step([0, 1])
     strict.close()
@@ -137,7 +140,12 @@ def test_options_that_an_environment_changes() -> None:
             return result
 
     mine = {"level": 1}
-    vector = VectorEnv([of(Eater, 1)] * 2, backend="serial", autoreset_mode="SameStep", infos=InfoStyle.LIST)
+    vector = VectorEnv(
+        [of(Eater, 1)] * 2,
+        worker_options=WorkerOptions(backend="serial"),
+        autoreset_mode="SameStep",
+        infos=InfoStyle.LIST,
+    )
     vector.reset(options=[mine, mine])
     for _ in range(3):
         assert vector.step([0, 0])[4][1]["options"] == {"level": 1}

@@ -44,8 +44,8 @@ SETUPS: list[dict[str, Any]] = [
     {"workers": 2, "inline": 0},
     {"workers": 1, "inline": 2},
     {"workers": 2, "inline": 1},
-    {"backend": "thread", "workers": 2, "inline": 0},
-    {"backend": "serial"},
+    {"worker_options": treadle.WorkerOptions(backend="thread"), "workers": 2, "inline": 0},
+    {"worker_options": treadle.WorkerOptions(backend="serial")},
 ]
 modes = pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)
 
@@ -261,7 +261,7 @@ def test_memory_that_has_become_too_small_is_given_back() -> None:
 
 
 def test_random_actions_are_the_action_spaces() -> None:
-    with closing(VectorEnv("CartPole-v1", 3, backend="serial")) as vector:
+    with closing(VectorEnv("CartPole-v1", 3, worker_options=treadle.WorkerOptions(backend="serial"))) as vector:
         vector.action_space.seed(5)
         rollout = vector.rollout(steps=9)
         vector.action_space.seed(5)
@@ -275,7 +275,9 @@ def test_other_forms_of_infos(infos: str) -> None:
         rollout = vector.rollout(lambda _: [1, 2], steps=4)
         assert rollout.next_obs.tolist() == [[1, 1], [2, 2], [1, 3], [2, 1]]
         assert rollout.following.tolist() == [[1, 1], [0, 2], [1, 0], [0, 1]]
-        again = VectorEnv(envs, backend="serial", infos=infos, autoreset_mode="SameStep")
+        again = VectorEnv(
+            envs, worker_options=treadle.WorkerOptions(backend="serial"), infos=infos, autoreset_mode="SameStep"
+        )
         again.reset()
         assert_same(rollout.infos, [again.step([1, 2])[4] for _ in range(4)])
         again.close()
@@ -445,7 +447,7 @@ def address(array: np.ndarray) -> int:
 
 def test_what_is_noted_of_a_rollout_does_not_grow_with_rollouts() -> None:
     """Each look for one that nobody holds would take longer than the last."""
-    vector = VectorEnv("CartPole-v1", 3, backend="serial")
+    vector = VectorEnv("CartPole-v1", 3, worker_options=treadle.WorkerOptions(backend="serial"))
     try:
         vector.reset(seed=0)
         noted = set()

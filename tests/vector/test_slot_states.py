@@ -15,6 +15,7 @@ from conftest import require
 from treadle.errors import StateError, UsageError
 from treadle.plan.checking import difference
 from treadle.vector.gymnasium import VectorEnv
+from treadle.worker.options import WorkerOptions
 
 HERE = Path(__file__).parent
 
@@ -33,7 +34,7 @@ def pong() -> gym.Env:
 def vector(name: str, mode: str, backend: str = "serial", n: int = 3, **more: Any) -> VectorEnv:
     made: Any = {"cartpole": statistics, "pong": pong}[name]
     workers = {} if backend == "serial" else {"workers": 2, "inline": 1}
-    return VectorEnv([made] * n, autoreset_mode=mode, backend=backend, **workers, **more)
+    return VectorEnv([made] * n, autoreset_mode=mode, worker_options=WorkerOptions(backend=backend), **workers, **more)
 
 
 def steps(env: VectorEnv, count: int) -> list[Any]:
@@ -110,7 +111,7 @@ def test_states_of_slots_are_interchangeable() -> None:
             env.set_states(states[:2])
         with pytest.raises(StateError, match="slot 1: give what"):
             env.set_states([states[0], 3, states[2]])  # type: ignore[list-item]
-        stranger = VectorEnv(["Pendulum-v1"], backend="serial")
+        stranger = VectorEnv(["Pendulum-v1"], worker_options=WorkerOptions(backend="serial"))
         with pytest.raises(StateError, match="Pendulum"):
             stranger.set_states(states[:1])
         stranger.close()

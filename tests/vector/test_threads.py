@@ -55,7 +55,11 @@ class Doors:
         self.knocked, self.opened = threading.Event(), threading.Event()
         self.opened.set()
         first: list[Callable[[], gym.Env]] = [lambda: Door(self.knocked, self.opened)]
-        self.envs = VectorEnv(first + [lambda: Door(None, None)] * (N - 1), backend="thread", workers=1)
+        self.envs = VectorEnv(
+            first + [lambda: Door(None, None)] * (N - 1),
+            worker_options=treadle.WorkerOptions(backend="thread"),
+            workers=1,
+        )
         self._came: list[Any] = []
         self._thread = threading.Thread()
 
@@ -176,7 +180,7 @@ class Interrupted(Door):
 
 
 def test_an_interrupt_leaves_no_claim_behind() -> None:
-    envs = VectorEnv(lambda: Interrupted(None, None), N, backend="serial")
+    envs = VectorEnv(lambda: Interrupted(None, None), N, worker_options=treadle.WorkerOptions(backend="serial"))
     for call in (lambda: envs.step([0, 1, 0]), lambda: envs.rollout(lambda _: [1, 0, 0], steps=2), envs.render):
         envs.reset()
         with pytest.raises(KeyboardInterrupt):
@@ -228,10 +232,12 @@ def test_calls_of_a_vector_of_tasks_that_overlap_are_refused() -> None:
     came: list[Any] = []
 
     def make(first: bool, **_: Any) -> treadle.TaskSampler:
-        return treadle.GymTaskSampler(lambda: Door(knocked, opened) if first else Door(None, None))
+        return treadle.tasks.GymTaskSampler(lambda: Door(knocked, opened) if first else Door(None, None))
 
     args = [{"first": True}, {"first": False}]
-    with treadle.VectorSampledTasks(make, args, max_processes=1, backend="thread") as tasks:
+    with treadle.VectorSampledTasks(
+        make, args, max_processes=1, worker_options=treadle.WorkerOptions(backend="thread")
+    ) as tasks:
         knocked.clear()
         opened.clear()
         thread = threading.Thread(target=lambda: came.append(tasks.step([0, 0])))

@@ -33,7 +33,7 @@ def test_tensors_share_the_memory_and_keep_it(require: Any) -> None:
 
 def test_without_torch_the_error_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with closing(VectorEnv("CartPole-v1", 1, backend="serial")) as vector:
+    with closing(VectorEnv("CartPole-v1", 1, worker_options=treadle.WorkerOptions(backend="serial"))) as vector:
         rollout = vector.rollout(steps=2)
         with pytest.raises(treadle.MissingExtra, match="pip install torch"):
             rollout.torch()

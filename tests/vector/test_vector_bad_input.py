@@ -12,9 +12,12 @@ from small_envs import Counter, Echo, Picky, assert_same, of
 
 from treadle.errors import BadAction, BadObservation, ClosedPool, TaskRaised, UsageError, WorkerDied
 from treadle.vector.gymnasium import VectorEnv
+from treadle.worker.options import WorkerOptions
 
 SETUPS = pytest.mark.parametrize(
-    "setup", [{"backend": "serial"}, {"workers": 2, "inline": 0}, {"workers": 1, "inline": 1}], ids=str
+    "setup",
+    [{"worker_options": WorkerOptions(backend="serial")}, {"workers": 2, "inline": 0}, {"workers": 1, "inline": 1}],
+    ids=str,
 )
 
 
@@ -35,7 +38,7 @@ SETUPS = pytest.mark.parametrize(
     ids=repr,
 )
 def test_actions_that_do_not_fit(actions: Any, slot: int | None) -> None:
-    vector = VectorEnv([of(Counter, 50)] * 3, backend="serial")
+    vector = VectorEnv([of(Counter, 50)] * 3, worker_options=WorkerOptions(backend="serial"))
     vector.reset()
     vector.step([0, 0, 0])
     with pytest.raises(BadAction, match="Nothing was sent") as caught:
@@ -49,7 +52,9 @@ def test_actions_that_do_not_fit(actions: Any, slot: int | None) -> None:
 
 @pytest.mark.parametrize("wrong", [np.full((2, 3), np.nan), np.zeros((2, 2)), [[0, 0, 0]]])
 def test_float_actions_that_do_not_fit(wrong: Any) -> None:
-    vector = VectorEnv([of(Echo, gs.Discrete(2), gs.Box(-1, 1, (3,)))] * 2, backend="serial")
+    vector = VectorEnv(
+        [of(Echo, gs.Discrete(2), gs.Box(-1, 1, (3,)))] * 2, worker_options=WorkerOptions(backend="serial")
+    )
     vector.reset()
     with pytest.raises(BadAction):
         vector.step(wrong)
@@ -114,7 +119,9 @@ def test_an_observation_outside_its_layout(setup: dict[str, Any]) -> None:
 
 
 def test_stepping_on_after_an_end_that_holds() -> None:
-    vector = VectorEnv([of(Counter, 1), of(Counter, 9)], backend="serial", autoreset_mode="Disabled")
+    vector = VectorEnv(
+        [of(Counter, 1), of(Counter, 9)], worker_options=WorkerOptions(backend="serial"), autoreset_mode="Disabled"
+    )
     vector.reset()
     vector.step([0, 0])
     with pytest.raises(ValueError, match=r"slot 0.*reset the slot first"):
@@ -223,7 +230,7 @@ def test_a_refused_call_leaves_what_is_pending() -> None:
 
 @pytest.mark.parametrize("slots", [[], [0, 0], [0, 3], [-1], [0.0, 1.0], [1.5], ["a"], [True, False, True]], ids=repr)
 def test_slots_that_are_none(slots: Any) -> None:
-    vector = VectorEnv([of(Counter, 50)] * 3, backend="serial")
+    vector = VectorEnv([of(Counter, 50)] * 3, worker_options=WorkerOptions(backend="serial"))
     vector.async_reset()
     vector.recv(min=3)
     message = "distinct integers in 0..2"
@@ -239,7 +246,7 @@ def test_slots_that_are_none(slots: Any) -> None:
 
 @pytest.mark.parametrize("steps", [0, -1, 2.5, "3", None])
 def test_a_rollout_of_no_steps(steps: Any) -> None:
-    vector = VectorEnv([of(Counter, 50)] * 2, backend="serial")
+    vector = VectorEnv([of(Counter, 50)] * 2, worker_options=WorkerOptions(backend="serial"))
     with pytest.raises(UsageError, match="steps must be a whole number"):
         vector.rollout(steps=steps)
     assert vector.rollout(steps=2).observations.tolist() == [[0, 0], [1, 1]]

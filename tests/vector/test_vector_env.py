@@ -15,6 +15,7 @@ from treadle.errors import StartupFailed, UsageError
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import InfoStyle
 from treadle.vector.make_vec import AsyncVectorEnv
+from treadle.worker.options import WorkerOptions
 
 SPACES: dict[str, gs.Space] = {
     "box0": gs.Box(-1.0, 1.0, (), np.float64),
@@ -91,7 +92,7 @@ def test_bounds_that_differ() -> None:
     envs = [of(Bounded, i) for i in (1, 2, 3)]
     custom = gs.Box(0, np.repeat(np.arange(1, 4, dtype=np.float32), 5).reshape(3, 5), (3, 5)), gs.Box(0, 1, (5,))
     for mode in ("different", custom):
-        vector = VectorEnv(envs, backend="serial", observation_mode=mode)
+        vector = VectorEnv(envs, worker_options=WorkerOptions(backend="serial"), observation_mode=mode)
         assert vector.observation_space == batch_differing_spaces(spaces)
         assert vector.single_observation_space == spaces[0]
         assert vector.reset()[0] in vector.observation_space
@@ -121,9 +122,9 @@ def test_spaces_that_do_not_go_together(envs: Any, mode: Any, match: str) -> Non
 
 def test_wrong_observation_mode() -> None:
     with pytest.raises(ValueError, match=r"Invalid `observation_mode`.* actual got odd"):
-        VectorEnv([Counter], backend="serial", observation_mode="odd")
+        VectorEnv([Counter], worker_options=WorkerOptions(backend="serial"), observation_mode="odd")
     with pytest.raises(TypeError, match="both elements of observation_mode"):
-        VectorEnv([Counter], backend="serial", observation_mode=(gs.Discrete(2), 3))  # type: ignore[arg-type]
+        VectorEnv([Counter], worker_options=WorkerOptions(backend="serial"), observation_mode=(gs.Discrete(2), 3))  # type: ignore[arg-type]
 
 
 def test_calls_and_attributes() -> None:
@@ -154,7 +155,14 @@ def test_calls_and_attributes() -> None:
         vector.close()
 
 
-@pytest.mark.parametrize("options", [{"backend": "serial"}, {"backend": "thread"}, {"workers": 1, "inline": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"worker_options": WorkerOptions(backend="serial")},
+        {"worker_options": WorkerOptions(backend="thread")},
+        {"workers": 1, "inline": 1},
+    ],
+)
 def test_objects_of_the_callers_own_process_are_no_copies(options: dict[str, Any]) -> None:
     ours = VectorEnv([of(Counter, 3)] * 2, **options)
     theirs = SyncVectorEnv([of(Counter, 3)] * 2)
@@ -169,7 +177,7 @@ def test_objects_of_the_callers_own_process_are_no_copies(options: dict[str, Any
 
 
 def test_calls_that_are_refused() -> None:
-    vector = VectorEnv([Counter] * 2, backend="serial")
+    vector = VectorEnv([Counter] * 2, worker_options=WorkerOptions(backend="serial"))
     for name in ("reset", "step", "close"):
         with pytest.raises(ValueError, match=f"use `{name}` directly"):
             vector.call(name)
@@ -196,16 +204,15 @@ def test_arguments_of_calls_may_have_any_name() -> None:
 
 def test_steps_that_a_set_attribute_changes() -> None:
     """`set_attr` may replace what is bound, the step itself included."""
-    vector = VectorEnv([of(Counter, 9)] * 2, backend="serial")
+    vector = VectorEnv([of(Counter, 9)] * 2, worker_options=WorkerOptions(backend="serial"))
     vector.reset()
     vector.set_attr("count", [4, 6])
     assert vector.step([0, 0])[0].tolist() == [5, 7]
     vector.close()
 
 
-@pytest.mark.parametrize("copy", [True, False])
-def test_batches_are_the_callers_to_keep(copy: bool) -> None:
-    vector = VectorEnv([of(Counter, 50)] * 2, workers=1, inline=1, copy=copy)
+def test_batches_are_the_callers_to_keep() -> None:
+    vector = VectorEnv([of(Counter, 50)] * 2, workers=1, inline=1)
     held = [vector.reset()[0], *(vector.step([1, 2])[0] for _ in range(20))]
     held[3][:] = -1
     vector.step([0, 0])
@@ -237,7 +244,7 @@ def test_valid_and_stats() -> None:
 
 @pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
 def test_stats_where_every_row_is_a_transition(mode: str) -> None:
-    vector = VectorEnv([of(Counter, 2)] * 2, backend="serial", autoreset_mode=mode)
+    vector = VectorEnv([of(Counter, 2)] * 2, worker_options=WorkerOptions(backend="serial"), autoreset_mode=mode)
     vector.reset()
     for _ in range(2):
         vector.step([0, 0])
@@ -270,18 +277,24 @@ def test_nothing_runs_in_the_caller_where_something_is_promised() -> None:
 
 
 def test_list_infos() -> None:
-    vector = VectorEnv([of(Counter, 2, infos=False), of(Counter, 1)], backend="serial", infos=InfoStyle.LIST)
+    vector = VectorEnv(
+        [of(Counter, 2, infos=False), of(Counter, 1)],
+        worker_options=WorkerOptions(backend="serial"),
+        infos=InfoStyle.LIST,
+    )
     assert vector.reset(seed=4)[1] == [{}, {"seed": 5, "options": None}]
     assert vector.step([0, 0])[4] == [{}, {"count": 1, "of": {"length": 1}}]
     vector.close()
-    quiet = VectorEnv([of(Counter, infos=False)] * 2, backend="serial", infos=InfoStyle.LIST)
+    quiet = VectorEnv(
+        [of(Counter, infos=False)] * 2, worker_options=WorkerOptions(backend="serial"), infos=InfoStyle.LIST
+    )
     quiet.reset()
     assert quiet.step([0, 0])[4] == [{}, {}]
     quiet.close()
 
 
 def test_legacy_infos() -> None:
-    vector = VectorEnv([of(Counter, 1), of(Counter, 2)], backend="serial", infos="legacy")
+    vector = VectorEnv([of(Counter, 1), of(Counter, 2)], worker_options=WorkerOptions(backend="serial"), infos="legacy")
     assert vector.metadata["autoreset_mode"] is gym.vector.AutoresetMode.SAME_STEP
     vector.reset()
     infos = vector.step([0, 0])[4]
@@ -299,7 +312,7 @@ def test_a_subclass_may_override_step() -> None:
             observations, rewards, *rest = super().step(actions)
             return observations, rewards * 2, *rest
 
-    vector = Doubled([Counter] * 2, backend="serial")
+    vector = Doubled([Counter] * 2, worker_options=WorkerOptions(backend="serial"))
     vector.reset()
     assert vector.step([1, 2])[1].tolist() == [2, 4]
     vector.close()
@@ -349,7 +362,9 @@ def test_a_registration_that_cannot_travel_stays_behind(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("backend", ["process", "serial"])
 def test_a_function_is_called_with_each_environment(backend: str) -> None:
-    vector = VectorEnv([of(Counter), lambda: gym.wrappers.TimeLimit(Counter(), 9)], backend=backend)
+    vector = VectorEnv(
+        [of(Counter), lambda: gym.wrappers.TimeLimit(Counter(), 9)], worker_options=WorkerOptions(backend=backend)
+    )
     try:
         assert vector.call(lambda env, more: (type(env).__name__, more), 5) == (("Counter", 5), ("TimeLimit", 5))
         assert vector.call_at(1, lambda env: env.unwrapped.__class__.__name__) == "Counter"

@@ -61,7 +61,9 @@ WRONG: list[tuple[Callable[[], gym.Env], str]] = [
 
 
 @pytest.mark.parametrize(("make", "words"), WRONG)
-@pytest.mark.parametrize("setup", [{"backend": "serial"}, {"workers": 1, "inline": 0}], ids=str)
+@pytest.mark.parametrize(
+    "setup", [{"worker_options": treadle.WorkerOptions(backend="serial")}, {"workers": 1, "inline": 0}], ids=str
+)
 def test_environments_that_are_none_say_what_they_lack(
     make: Callable[[], gym.Env], words: str, setup: dict[str, Any]
 ) -> None:
@@ -75,7 +77,9 @@ def test_collecting_says_the_same(make: Callable[[], gym.Env], words: str) -> No
         list(treadle.collect(make, episodes=1, workers=1))
 
 
-@pytest.mark.parametrize("setup", [{"backend": "serial"}, {"workers": 1, "inline": 0}], ids=str)
+@pytest.mark.parametrize(
+    "setup", [{"worker_options": treadle.WorkerOptions(backend="serial")}, {"workers": 1, "inline": 0}], ids=str
+)
 def test_an_unknown_id_is_one_error_and_its_cause(setup: dict[str, Any]) -> None:
     """Which says what is wrong and where; the failure of the slot is among `failures` and is not told once more."""
     with pytest.raises(StartupRefused, match="no environment 'CartPol-v1'; did you mean CartPole-v1") as caught:
@@ -87,7 +91,7 @@ def test_an_unknown_id_is_one_error_and_its_cause(setup: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("make", [lambda: Seeding(NoSeed()), Anything, lambda: gym.wrappers.TimeLimit(Anything(), 5)])
 def test_what_takes_a_seed_in_its_own_way_is_let_be(make: Callable[[], gym.Env]) -> None:
-    envs = treadle.VectorEnv(make, 2, backend="serial")
+    envs = treadle.VectorEnv(make, 2, worker_options=treadle.WorkerOptions(backend="serial"))
     assert envs.reset(seed=1)[0].tolist() == [0, 0]
     envs.close()
 
@@ -125,7 +129,7 @@ def test_arguments_of_gymnasiums_make_vec_do_not_go_to_the_environment(name: str
             super().__init__()
             self.given = given
 
-    envs = treadle.make_vec(Takes, 1, backend="serial", env_kwargs={name: "mine"})
+    envs = treadle.make_vec(Takes, 1, worker_options=treadle.WorkerOptions(backend="serial"), env_kwargs={name: "mine"})
     assert envs.get_attr("given") == ({name: "mine"},)
     envs.close()
 
@@ -135,7 +139,7 @@ def test_arguments_of_gymnasiums_make_vec_do_not_go_to_the_environment(name: str
     "make",
     [
         lambda **limit: treadle.make_vec(Counter, 2, workers=1, **limit),
-        lambda **limit: treadle.make_vec(Counter, 2, backend="serial", **limit),
+        lambda **limit: treadle.make_vec(Counter, 2, worker_options=treadle.WorkerOptions(backend="serial"), **limit),
         lambda **limit: next(treadle.collect(Counter, episodes=1, workers=1, **limit)),
         lambda **limit: treadle.evaluate(Counter, "random", episodes=1, workers=1, **limit),
     ],
@@ -148,7 +152,7 @@ def test_a_step_timeout_is_a_time(make: Callable[..., Any], seconds: Any) -> Non
 @pytest.mark.parametrize(("name", "seconds"), [("start_timeout", 0), ("start_timeout", None), ("close_timeout", -1)])
 def test_other_limits_are_times(name: str, seconds: Any) -> None:
     with pytest.raises(UsageError, match=f"{name} must be"):
-        treadle.make_vec(Counter, 2, workers=1, **{name: seconds})
+        treadle.WorkerOptions(**{name: seconds})
 
 
 @pytest.mark.parametrize("space", [gs.Discrete(3), gs.Box(-1, 1, (2,)), gs.Dict(a=gs.Discrete(2))], ids=str)
@@ -157,7 +161,7 @@ def test_what_is_no_batch_is_a_type_error_too(space: gs.Space[Any], how: str) ->
     class Acting(NoSpaces):
         observation_space, action_space = gs.Discrete(2), space
 
-    envs = treadle.VectorEnv(Acting, 2, backend="serial")
+    envs = treadle.VectorEnv(Acting, 2, worker_options=treadle.WorkerOptions(backend="serial"))
     if how == "send":
         envs.async_reset()
         envs.recv(min=2)

@@ -14,6 +14,7 @@ from small_envs import Counter, assert_same, of
 
 from conftest import require
 from treadle.vector.gymnasium import VectorEnv
+from treadle.worker.options import WorkerOptions
 
 Wrap = Callable[[gym.vector.VectorEnv], gym.vector.VectorEnv]
 
@@ -84,7 +85,7 @@ def test_episode_statistics_of_single_environments() -> None:
 def test_statistics_survive_a_masked_reset() -> None:
     """Gymnasium's own vectors take `reset_mask` out of the caller's options, so the wrapper above them no longer sees
     it and clears every row's statistics; ours leave the options alone."""
-    inner = VectorEnv([of(Counter, 9)] * 2, backend="serial", autoreset_mode="Disabled")
+    inner = VectorEnv([of(Counter, 9)] * 2, worker_options=WorkerOptions(backend="serial"), autoreset_mode="Disabled")
     vector = wrappers.RecordEpisodeStatistics(inner)
     vector.reset()
     vector.step(np.array([1, 1]))
@@ -96,7 +97,9 @@ def test_statistics_survive_a_masked_reset() -> None:
 @pytest.mark.heavy
 def test_record_video(tmp_path: Path) -> None:
     require("moviepy")
-    vector = VectorEnv("CartPole-v1", 2, backend="serial", env_kwargs={"render_mode": "rgb_array"})
+    vector = VectorEnv(
+        "CartPole-v1", 2, worker_options=WorkerOptions(backend="serial"), env_kwargs={"render_mode": "rgb_array"}
+    )
     recorded = wrappers.RecordVideo(vector, str(tmp_path), step_trigger=lambda step: step == 0, video_length=5)
     recorded.reset(seed=0)
     for _ in range(7):
@@ -120,7 +123,7 @@ def test_rendering_wrappers_find_what_they_look_for() -> None:
 def test_numpy_to_torch(require: Any) -> None:
     torch = require("torch")
     require("array_api_compat")  # Gymnasium's array conversions need it, and do not depend on it
-    vector = wrappers.NumpyToTorch(VectorEnv("CartPole-v1", 2, backend="serial"))
+    vector = wrappers.NumpyToTorch(VectorEnv("CartPole-v1", 2, worker_options=WorkerOptions(backend="serial")))
     observations, _ = vector.reset(seed=0)
     assert isinstance(observations, torch.Tensor)
     _, rewards, *_ = vector.step(torch.tensor([0, 1]))

@@ -180,7 +180,10 @@ class Talkative(gym.Env):
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-@pytest.mark.parametrize("options", [{"workers": 2}, {"workers": 1, "inline": 2}, {"backend": "thread"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"workers": 2}, {"workers": 1, "inline": 2}, {"worker_options": treadle.WorkerOptions(backend="thread")}],
+)
 def test_a_vector_tells_what_the_environments_told(mode: str, options: dict[str, Any]) -> None:
     mode_ = gym.vector.AutoresetMode(mode)
     theirs = gym.vector.SyncVectorEnv([Talkative] * 5, autoreset_mode=mode_)

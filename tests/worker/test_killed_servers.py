@@ -120,7 +120,7 @@ def test_a_run_is_the_same_though_servers_are_killed_in_it(fated: Any) -> None:
         run = treadle.collect("CartPole-v1", episodes=12, seed=3, **options)
         return [(each.index, each.observations.tobytes()) for each in run]
 
-    plain = made(backend="serial")
+    plain = made(worker_options=treadle.WorkerOptions(backend="serial"))
     asked = fated(lambda k: k % 3 == 1, True)
-    assert made(workers=2, max_episodes_per_worker=3) == plain
+    assert made(workers=2, worker_options=treadle.WorkerOptions(max_episodes_per_worker=3)) == plain
     assert len(asked) > 4

@@ -26,6 +26,7 @@ from treadle.sample.named import Named
 from treadle.vector.gymnasium import VectorEnv
 from treadle.worker import forking, forkserver
 from treadle.worker.modules import named, worth_preloading
+from treadle.worker.options import WorkerOptions
 
 MODULE = """
 import os, random, sys, threading, time
@@ -262,7 +263,7 @@ def test_what_multiprocessing_was_told_to_preload_is_preloaded(package: Written)
     try:
         with contextlib.closing(VectorEnv("CartPole-v1", 2, workers=2)):
             assert len(package.imports()) == 1
-        with contextlib.closing(VectorEnv("CartPole-v1", 2, workers=2, preload=())):
+        with contextlib.closing(VectorEnv("CartPole-v1", 2, workers=2, worker_options=WorkerOptions(preload=()))):
             assert package.imports() == []
     finally:
         context.set_forkserver_preload(["__main__"])

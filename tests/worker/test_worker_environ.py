@@ -46,16 +46,22 @@ def seen(**options: Any) -> list[str]:
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_they_are_there_before_the_first_import(start_method: str) -> None:
-    options: dict[str, Any] = {"start_method": start_method, "workers": 2}
-    assert seen(**options) == ["None-callers"]
-    assert seen(worker_environ={NAME: "mine"}, **options) == ["mine-callers"]
-    assert seen(worker_environ={NAME: "mine", OTHER: None}, **options) == ["mine-None"]
-    assert seen(**options) == ["None-callers"]
+    def found(**variables: str | None) -> list[str]:
+        options = treadle.WorkerOptions(start_method=start_method, worker_environ=variables or None)
+        return seen(workers=2, worker_options=options)
+
+    assert found() == ["None-callers"]
+    assert found(**{NAME: "mine"}) == ["mine-callers"]
+    assert found(**{NAME: "mine", OTHER: None}) == ["mine-None"]
+    assert found() == ["None-callers"]
     assert NAME not in os.environ
 
 
 def test_each_worker_may_have_its_own() -> None:
-    own = {"worker_environ": lambda index: {NAME: f"worker {index}"}, "workers": 2}
+    own = {
+        "worker_options": treadle.WorkerOptions(worker_environ=lambda index: {NAME: f"worker {index}"}),
+        "workers": 2,
+    }
     assert seen(**own) == [
         "worker 0-callers",
         "worker 1-callers",
@@ -70,7 +76,9 @@ def test_a_replacement_has_them_too(tmp_path: Any) -> None:
                 os._exit(3)
             return super().step(action)
 
-    played = treadle.collect(Dies, None, episodes=3, workers=1, worker_environ={NAME: "mine"})
+    played = treadle.collect(
+        Dies, None, episodes=3, workers=1, worker_options=treadle.WorkerOptions(worker_environ={NAME: "mine"})
+    )
     assert {text for episode in played for text in episode.observations} == {"mine-callers"}
 
 
@@ -80,14 +88,20 @@ def test_a_replacement_has_them_too(tmp_path: Any) -> None:
         ({"worker_environ": {"A": 1}}, "a dict of texts"),
         ({"worker_environ": "A=1"}, "a dict of texts"),
         ({"worker_environ": {"A": "1"}, "backend": "thread"}, "not for thread"),
-        ({"worker_environ": {"A": "1"}, "start_method": "fork"}, "start_method='fork'"),
-        ({"worker_environ": {"A": "1"}, "preload": ["json"]}, "cannot go with preload"),
+        (
+            {"worker_environ": {"A": "1"}, "start_method": "fork"},
+            "start_method='fork'",
+        ),
+        (
+            {"worker_environ": {"A": "1"}, "preload": ["json"]},
+            "cannot go with preload",
+        ),
         ({"worker_environ": lambda index: 7}, "a dict of texts"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        list(treadle.collect("CartPole-v1", None, episodes=2, **options))
+        list(treadle.collect("CartPole-v1", None, episodes=2, worker_options=treadle.WorkerOptions(**options)))
 
 
 def test_a_policy_in_the_caller_and_workers_without_its_device() -> None:
@@ -95,13 +109,20 @@ def test_a_policy_in_the_caller_and_workers_without_its_device() -> None:
         assert NAME not in os.environ
         return np.zeros(len(observations), np.int64)
 
-    played = treadle.collect(Sees, policy, episodes=3, inference="caller", worker_environ={NAME: ""})
+    played = treadle.collect(
+        Sees, policy, episodes=3, inference="caller", worker_options=treadle.WorkerOptions(worker_environ={NAME: ""})
+    )
     assert {text for episode in played for text in episode.observations} == {"-callers"}
 
 
 def test_vectors_take_them() -> None:
     envs = treadle.make_vec(
-        Sees, 2, workers=2, inline=0, imports=["treadle_test_seeing"], worker_environ={NAME: "mine"}
+        Sees,
+        2,
+        workers=2,
+        inline=0,
+        imports=["treadle_test_seeing"],
+        worker_options=treadle.WorkerOptions(worker_environ={NAME: "mine"}),
     )
     try:
         assert list(envs.reset()[0]) == ["mine-callers"] * 2

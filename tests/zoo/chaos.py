@@ -58,6 +58,7 @@ from treadle.tasks.gym import GymTaskSampler
 from treadle.tasks.vectors import VectorSampledTasks
 from treadle.testing.processes import parent_of, runs
 from treadle.vector.gymnasium import VectorEnv
+from treadle.worker.options import WorkerOptions
 from zoo.faults import ZOO, Sound
 
 WIDTH = 2048  # of a row: four pages of int64
@@ -234,7 +235,11 @@ class Trial:
 # -- faces whose rows continue -----------------------------------------------------------------------------------------
 
 Batch = tuple[Any, Any, Any, Any, Any]  # slots, observations, rewards (None: of a reset), which are valid, infos
-OPTIONS: dict[str, Any] = {"on_failure": "restart", "max_restarts": 10**6, "step_timeout": LIMIT}
+OPTIONS: dict[str, Any] = {
+    "on_failure": "restart",
+    "worker_options": WorkerOptions(max_restarts=10**6, worker_output="keep"),
+    "step_timeout": LIMIT,
+}
 NOBODY = np.zeros(N, bool)
 
 
@@ -296,7 +301,13 @@ def vector(batches: Callable[[Trial, VectorEnv], Iterator[Batch]], mode: Autores
         ledger, slots = trial.ledger, Slots(trial.ledger)
         made = [Chaotic if slot in SPARED else trial.env for slot in range(N)]
         with contextlib.closing(
-            VectorEnv(made, workers=3, inline=0, autoreset_mode=mode, worker_output="keep", **OPTIONS)
+            VectorEnv(
+                made,
+                workers=3,
+                inline=0,
+                autoreset_mode=mode,
+                **OPTIONS,
+            )
         ) as env:
             for batch in batches(trial, env):
                 slots.take(batch)
@@ -304,7 +315,9 @@ def vector(batches: Callable[[Trial, VectorEnv], Iterator[Batch]], mode: Autores
                 trial.storm.on.set() if trial.more() else trial.storm.on.clear()
             ledger.missed = max(0, 2 * ledger.deaths - int(env.stats().restarts.sum()))
         for seed, count, total in slots.begun:
-            with contextlib.closing(VectorEnv([Chaotic], backend="serial", autoreset_mode=mode)) as calm:
+            with contextlib.closing(
+                VectorEnv([Chaotic], worker_options=WorkerOptions(backend="serial"), autoreset_mode=mode)
+            ) as calm:
                 again = [seed, 0, 0]
                 for _, shown, rewards, *_ in islice(stepped(calm, seed), count):
                     again[1:] = _sum(again, shown[0], 0.0 if rewards is None else rewards[0])
@@ -379,7 +392,7 @@ def tasks(trial: Trial) -> None:
     ledger, slots = trial.ledger, Slots(trial.ledger)
     with VectorSampledTasks(
         GymTaskSampler, [{"env": trial.env, "seed": slot} for slot in range(4)], read_timeout=LIMIT,
-        on_failure="restart", max_restarts=10**6, worker_output="keep",
+        on_failure="restart", worker_options=WorkerOptions(max_restarts=10**6, worker_output="keep"),
     ) as env:  # fmt: skip
         slots.take((range(4), list(map(_row_of, env.get_observations())), None, None, {}))
         while trial.more():
@@ -415,7 +428,7 @@ class Calm:
 def _sampler(trial: Trial, seed: int, **how: Any) -> PoolSampler:
     factory: Any = WorkerFactory(seed=seed, max_episode_length=50, n_workers=2, worker_class=DefaultWorker)
     kind: type[PoolSampler] = RaySampler if "cluster" in how else MultiprocessingSampler
-    return kind(factory, Calm(), trial.env(), worker_output="keep", **OPTIONS, **how)
+    return kind(factory, Calm(), trial.env(), **OPTIONS, **how)
 
 
 def arriving(trial: Trial) -> None:
@@ -466,7 +479,13 @@ def _digest(episode: Any) -> bytes:
 
 def collecting(trial: Trial, number: int, batched: bool = False, episodes: int = 200, **how: Any) -> Made:
     """`collect`, with the policy in the workers, in the caller, or on other nodes."""
-    given = {"step_timeout": LIMIT, "worker_output": "keep", "workers": 2, "seed": number, **how}
+    given = {
+        "step_timeout": LIMIT,
+        "worker_options": WorkerOptions(worker_output="keep"),
+        "workers": 2,
+        "seed": number,
+        **how,
+    }
     with patch.object(skipping, "DEATHS", 10**6):  # no episode is to blame
         for each in collect(trial.env, Calm(batched), episodes=episodes, **given):  # type: ignore[arg-type]
             yield each.index, _digest(each)
@@ -481,14 +500,19 @@ def sampling(trial: Trial, number: int, **how: Any) -> Made:
 
 def evaluating(trial: Trial, number: int) -> Made:
     """`evaluate`: the scores."""
-    options: dict[str, Any] = {"step_timeout": LIMIT, "worker_output": "keep", "workers": 2, "seed": number}
+    options: dict[str, Any] = {
+        "step_timeout": LIMIT,
+        "worker_options": WorkerOptions(worker_output="keep"),
+        "workers": 2,
+        "seed": number,
+    }
     for score in evaluate(trial.env, Calm(), episodes=200, **options).scores:
         yield score.index, repr(score).encode()
 
 
 def planning(trial: Trial, number: int, **how: Any) -> Made:
     """`ParallelEnv.step_batch` from one state, several times."""
-    with ParallelEnv(GymPlanEnv, trial.env, n_workers=2, worker_output="keep", **OPTIONS, **how) as env:
+    with ParallelEnv(GymPlanEnv, trial.env, n_workers=2, **OPTIONS, **how) as env:
         state, *_ = env.reset()
         for at in range(40):
             _, shown, rewards, *_ = env.step_batch([0] * ITEMS, [state] * ITEMS, dt=1 + at % 4)
@@ -534,7 +558,7 @@ def brave(name: str, seconds: float, seed: int = 0) -> Ledger:
 
         try:  # what lasts as long as the caller is started first: a fork server, say, or a connection to Ray
             there: dict[str, Any] = {"cluster": Cluster(1)} if far else {}
-            for _ in collect(Chaotic, episodes=1, worker_output="keep", **there):
+            for _ in collect(Chaotic, episodes=1, worker_options=WorkerOptions(worker_output="keep"), **there):
                 continue
             before = _held()
             face(Trial(ledger, storm, more, partial(Chaotic, folder, os.getpid())))

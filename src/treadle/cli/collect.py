@@ -10,20 +10,23 @@ from treadle.cli import failures
 from treadle.cli.options import Collect
 from treadle.cli.process import load_files, own_stdout
 from treadle.progress import print_table, printable
-from treadle.record.dataset import Interrupted, Stored, collect_dataset
+from treadle.record.dataset import Interrupted, Stored, collect_dataset, store
 from treadle.record.summary import Summary, rows_of, summary_json
 from treadle.sample.failed import CollectionFailed
+from treadle.sample.run import Run, RunKeywords
 
 
 def run(options: Collect) -> int:
     """Collect, show what came of it, and return the exit code."""
-    arguments = options.arguments()
+    given = options.arguments()
+    stores = {name: given.pop(name) for name in ("out", "name", "force", "resume", "verify", "shard")}
     command = shlex.join(["treadle", *options.words])
     with own_stdout(options.json) as out:
         stored: Stored | None = None
         load_files(options.words)
         try:
-            stored = collect_dataset(**arguments, command=command, progress=not options.quiet)
+            made = Run.of(collect_dataset, RunKeywords, **given)
+            stored = store(made, command=command, progress=not options.quiet, **stores)
         except Interrupted as interrupt:
             stored, code = interrupt.stored, failures.CTRL_C
             failures.say(f"interrupted: {_left(stored, options.force)}")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from importlib import import_module
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -32,6 +33,9 @@ COMMANDS = {
     "dataset verify": (dataset_options.Verify, "dataset", "verify"),
     "dataset export": (dataset_options.Export, "dataset", "export"),
 }
+
+
+HELP = "Options"  # the title of those that have no other
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -89,7 +93,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
         group, _, name = words.rpartition(" ")
         command = _command(typer, kind, module, function, given)
         first = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
-        (dataset if group else app).command(name=name, short_help=first)(command)
+        (dataset if group else app).command(name=name, cls=_with_panels(typer), short_help=first)(command)
     app.add_typer(dataset, name="dataset", help="Do something with datasets that are there.")
     return app
 
@@ -113,9 +117,11 @@ def _command(typer: Any, kind: Any, module: str, function: str, given: list[str]
         return run
 
     own, hints, (command.__doc__, said) = inspect.get_annotations(kind), get_type_hints(kind), options.help_of(kind)
-    common = inspect.get_annotations(options.Command)
+    common, shown = inspect.get_annotations(options.Command), list(chain.from_iterable(options.PANELS.values()))
 
     def place(each: Field[Any]) -> int:
+        if issubclass(kind, options.PlayCommand):
+            return (*shown, each.name).index(each.name)
         return (each.name not in own) + (each.name in common)
 
     found = sorted((each for each in fields(kind) if each.metadata), key=place)
@@ -131,6 +137,23 @@ def _command(typer: Any, kind: Any, module: str, function: str, given: list[str]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
+
+
+def _with_panels(typer: Any) -> Any:
+    """The class of commands, whose help shows options that belong together under a title of their own."""
+
+    class Panels(typer.core.TyperCommand):  # type: ignore[misc]
+        def format_options(self, ctx: Any, formatter: Any) -> None:
+            plays = any(each.name == "inference" for each in self.params)
+            panels = options.PANELS.items() if plays else ()
+            titles = {name: title for title, names in panels for name in names}
+            for title, rows in groupby(self.get_params(ctx), lambda each: titles.get(each.name, HELP)):
+                told = [row for each in rows if (row := each.get_help_record(ctx)) is not None]
+                if told:
+                    with formatter.section(title):
+                        formatter.write_dl(told)
+
+    return Panels
 
 
 def _default(each: Field[Any]) -> Any:
@@ -153,4 +176,4 @@ def _parameter(typer: Any, each: Field[Any], hint: Any, said: str) -> Any:
         told["parser"] = path
     if about.get("position"):
         return typer.Argument(**told)
-    return typer.Option(options.option_name(each.name, about), **told)
+    return typer.Option(options.option_name(each.name, about), min=about.get("least"), **told)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -24,8 +24,16 @@ from treadle.errors import UsageError
 
 POLICY = "random|module:attr|file.py:attr|model.zip"
 
-_ASKED = ("pad_to", "n_action_steps")  # options that are fields of `Inference`
-_PLACE = ("nodes", "cpus_per_node", "address")  # and of `Cluster`
+# what `--help` shows together, of commands that play: title -> fields; others have one list
+PANELS = {
+    "What to play": ("env", "env_kwargs", "max_episode_steps", "reset_options", "fresh_env", "seed", "success_key"),
+    "How many": ("episodes", "steps", "shard"),
+    "Where to": ("out", "name", "force", "resume", "verify", "no_infos"),
+    "When it fails": ("on_error", "max_skipped", "retry_skipped", "step_timeout"),
+    "The policy": ("policy", "against", "inference", "pad_to"),
+    "Workers and cluster": ("workers", "num_envs", "nodes"),
+    "What is shown": ("quiet", "json", "debug", "help"),
+}
 Meaning = Callable[[str, Any], Any]  # of an option: its name and what was typed -> what the library is given
 
 
@@ -37,7 +45,7 @@ def typed(default: Any, metavar: str | None = None, **about: Any) -> Any:
         metavar: what stands for its value in `--help`.
         about: `name`: how it is typed, where not by the field's name. `position`: is it an argument, and no option?
             `shown`: what `--help` says of the default. `means`: its `Meaning`, which raises UsageError; None: the
-            library does not get it. `argument`: the library's name for it.
+            library does not get it. `argument`: the library's name for it. `least`: the least number that it takes.
     """
     kind = "default_factory" if default is list else "default"
     return field(**{kind: default, "metadata": {"metavar": metavar, **about}})
@@ -58,48 +66,9 @@ def option_name(name: str, about: Any) -> str:
     return about.get("name") or f"--{name.replace('_', '-')}"
 
 
-def at_least(least: float) -> Meaning:
-    """A number of at least that, or None."""
-
-    def checked(name: str, value: Any) -> Any:
-        if value is not None and not value >= least:
-            raise UsageError(f"{name} must be at least {least}, got {value:g}")
-        return value
-
-    return checked
-
-
-def more_than(least: float) -> Meaning:
-    """A number above that, or None."""
-
-    def checked(name: str, value: Any) -> Any:
-        if value is not None and not least < value <= math.inf:
-            raise UsageError(f"{name} must be more than {least}, got {value:g}")
-        return value
-
-    return checked
-
-
-def one_of(*choices: str) -> Meaning:
-    """One of these words."""
-
-    def checked(name: str, value: str) -> str:
-        if value not in choices:
-            raise UsageError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}")
-        return value
-
-    return checked
-
-
 def workers(name: str, text: str) -> int | str:
-    """A number of workers, or "auto"."""
-    if text == "auto":
-        return "auto"
-    try:
-        count = int(text)
-    except ValueError:
-        raise UsageError(f"{name} is 'auto' or a number, got {text!r}") from None
-    return at_least(1)(name, count)  # type: ignore[no-any-return]
+    """A number of workers, or "auto", which is the library's to refuse."""
+    return int(text) if text.lstrip("-").isdecimal() else text
 
 
 def amount(name: str, text: str | None) -> int | float | None:
@@ -137,11 +106,6 @@ def reference(name: str, text: str | None) -> Any:
     if not module or not attribute:
         raise UsageError(f"{name} takes module:attribute or file.py:attribute, got {text!r}")
     return Named(text)
-
-
-def references(name: str, texts: list[str]) -> tuple[Any, ...]:
-    """The same of several."""
-    return tuple(reference(name, text) for text in texts)
 
 
 def indices(name: str, text: str) -> tuple[int, ...]:
@@ -197,15 +161,11 @@ class EnvCommand(Command):
         env: Which environment; see above.
         seed: Decides everything random in the run; see above.
         env_kwargs: Arguments for the environment, such as '{"frameskip": 1}'.
-        wrap: A wrapper; repeat it for more, inner first.
-        imports: A module that registers environments.
     """
 
     env: str = typed(MISSING, "ENV", position=True, means=environment)
-    seed: int = typed(0, means=at_least(0))
+    seed: int = typed(0, "N", least=0)
     env_kwargs: str = typed("", "JSON", means=json_object)
-    wrap: list[str] = typed(list, "module:attr", means=references, argument="wrappers")
-    imports: list[str] = typed(list, "PKG", name="--import", means=lambda name, value: tuple(value))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,52 +178,41 @@ class PlayCommand(EnvCommand):
         workers: Processes; auto: one a core, more where environments wait. No more than episodes.
         max_episode_steps: Cut longer episodes (truncated).
         fresh_env: Build a new environment for every episode.
-        reset_options: A function: the reset options of episode i, such as its initial state.
         step_timeout: Replace a worker in which no step or reset comes to its end for so long, and make its episode
             again; the third time on one episode ends the run. Without it one warning is given, after a minute.
-        memory_limit: Private memory of a worker, such as 2GB: one that has more is replaced after its episode. The
-            episodes stay the same.
-        max_episodes_per_worker: Replace a worker after so many episodes, for simulators that wear out.
         inference: Who asks the policy: each worker for its own environments, this process for all that are ready,
             or (with --nodes) each node; see above.
         num_envs: Environments that are played at a time, by all workers.
         pad_to: In the caller: ask with exactly K rows, the last of them copies where fewer are ready.
-        n_action_steps: In the caller: an answer is a plan, [rows, steps, ...], of which H steps are played.
-        nodes: Play on N nodes of a Ray cluster, with a pool of workers on each; the episodes stay the same.
-        cpus_per_node: With --nodes: CPUs, and workers, of each; without it a pool has a node to itself.
-        address: With --nodes: where the cluster is; without it there is one on this machine, for the time of the run.
+        nodes: Play on N nodes of a Ray cluster, with a pool of workers on each; the episodes stay the same. The
+            environment variable RAY_ADDRESS says where it is; without it there is one on this machine, for the run.
         quiet: Only warnings and errors.
     """
 
     policy: str = typed("random", POLICY)
     workers: str = typed("auto", "auto|N", means=workers)
-    max_episode_steps: int | None = typed(None, "N", means=at_least(1))
+    max_episode_steps: int | None = typed(None, "N", least=1)
     fresh_env: bool = typed(False)
-    reset_options: str | None = typed(None, "MODULE:ATTR", means=reference)
-    step_timeout: float | None = typed(None, "SECONDS", means=more_than(0))
-    memory_limit: str | None = typed(None, "SIZE")
-    max_episodes_per_worker: int | None = typed(None, "N", means=at_least(1))
-    inference: str = typed("auto", "auto|worker|caller|node", means=one_of("auto", "worker", "caller", "node"))
-    num_envs: int | None = typed(None, "N", means=at_least(1))
-    pad_to: int | None = typed(None, "K", means=at_least(1))
-    n_action_steps: int | None = typed(None, "H", means=at_least(1))
-    nodes: int | None = typed(None, "N", means=at_least(1))
-    cpus_per_node: int | None = typed(None, "C", means=at_least(1))
-    address: str | None = typed(None, "auto|HOST:PORT")
+    step_timeout: float | None = typed(None, "SECONDS", least=0.001)
+    inference: str = typed("auto", "auto|worker|caller|node")
+    num_envs: int | None = typed(None, "N", least=1)
+    pad_to: int | None = typed(None, "K", least=1)
+    nodes: int | None = typed(None, "N", least=1)
+    force: bool = typed(False)
+    resume: bool = typed(False)
+    on_error: str = typed("raise", "raise|skip")
+    max_skipped: str | None = typed(None, "N|P%", shown="5%, at least 3", means=amount)
     quiet: bool = typed(False, means=None)
 
     def arguments(self) -> dict[str, Any]:
-        """With those of the policy and of the cluster in objects of their own."""
+        """With those of the policy and of the cluster in their objects."""
         from treadle.nodes.placing import Cluster
         from treadle.play.recipe import Inference
 
         found = super().arguments()
-        asked, place = ({name: found.pop(name) for name in each} for each in (_ASKED, _PLACE))
-        found["inference"] = Inference(where=found["inference"], **asked)
-        if self.nodes is not None:
-            found["cluster"] = Cluster(**place)
-        elif given := [name for name, value in place.items() if value is not None]:
-            raise UsageError(f"{option_name(given[0], {})} goes with --nodes")
+        found["inference"] = Inference(where=found["inference"], pad_to=found.pop("pad_to"))
+        nodes = found.pop("nodes")
+        found["cluster"] = None if nodes is None else Cluster(nodes, address=os.environ.get("RAY_ADDRESS"))
         return found
 
 
@@ -325,24 +274,25 @@ class Collect(PlayCommand):
         no_infos: Leave the step infos out.
         on_error: What becomes of the run when an episode fails in its reset or step; see above.
         max_skipped: Fail when more are left out.
-        retry_skipped: With --resume: try again what was left out.
+        retry_skipped: Continue as --resume does, and try again what was left out.
         shard: Make only the episodes I, I + N, I + 2N, ...: treadle dataset merge puts the shards together.
-        shared_out: With --nodes: all nodes see DIR, and write there what they have made.
     """
 
-    episodes: int | None = typed(None, "N", means=at_least(1))
-    steps: int | None = typed(None, "N", means=at_least(1))
+    episodes: int | None = typed(None, "N", least=1)
+    steps: int | None = typed(None, "N", least=1)
     out: Path = typed(MISSING, "DIR")
     name: str | None = typed(None, "NAME", shown="of ENV and POLICY")
-    force: bool = typed(False)
-    resume: bool = typed(False)
-    verify: int = typed(1, "K", means=at_least(0))
+    verify: int = typed(1, "K", least=0)
     no_infos: bool = typed(False, means=lambda name, value: not value, argument="infos")
-    on_error: str = typed("raise", "raise|skip", means=one_of("raise", "skip"))
-    max_skipped: str | None = typed(None, "N|P%", shown="5%, at least 3", means=amount)
     retry_skipped: bool = typed(False)
     shard: str | None = typed(None, "I/N")
-    shared_out: bool = typed(False)
+
+    def arguments(self) -> dict[str, Any]:
+        """With both ways to resume in one."""
+        found = super().arguments()
+        if found.pop("retry_skipped"):
+            found["resume"] = "retry"
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,6 +322,7 @@ class Eval(PlayCommand):
 
     Attributes:
         env: Which environment, or several; see above.
+        reset_options: A function: the reset options of episode i, such as its initial state.
         against: A second policy, on the same episodes.
         episodes: How many.
         success_key: What of an episode's last info says whether it was a success.
@@ -384,15 +335,12 @@ class Eval(PlayCommand):
     """
 
     env: str = typed(MISSING, "ENV", position=True, means=suite)
+    reset_options: str | None = typed(None, "MODULE:ATTR", means=reference)
     against: str | None = typed(None, POLICY, means=None)
-    episodes: int = typed(100, "N", means=at_least(1))
+    episodes: int = typed(100, "N", least=1)
     success_key: str | None = typed(None, "KEY", shown="is_success or success")
     out: Path | None = typed(None, "DIR")
-    force: bool = typed(False)
-    resume: bool = typed(False)
-    verify: int = typed(0, "K", means=at_least(0))
-    on_error: str = typed("raise", "raise|skip", means=one_of("raise", "skip"))
-    max_skipped: str | None = typed(None, "N|P%", shown="5%, at least 3", means=amount)
+    verify: int = typed(0, "K", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -450,9 +398,9 @@ class Replay(Command):
     step: int | None = typed(None, "N")
     render: Path | None = typed(None, "FILE|FOLDER")
     plain: bool = typed(False)
-    best: int = typed(0, "N", means=at_least(0))
-    worst: int = typed(0, "N", means=at_least(0))
-    failed: int = typed(0, "N", means=at_least(0))
+    best: int = typed(0, "N", least=0)
+    worst: int = typed(0, "N", least=0)
+    failed: int = typed(0, "N", least=0)
     episodes: str = typed("", "I,J,...", means=indices)
     policy: bool = typed(False)
     other_policy: str | None = typed(None, POLICY, means=None)
@@ -492,6 +440,6 @@ class Check(EnvCommand):
     """
 
     env: str = typed(MISSING, "ENV", position=True)
-    steps: int = typed(1000, "N", means=at_least(1))
-    seconds: float = typed(10.0, "S", means=more_than(0))
-    timeout: float = typed(30.0, "S", means=more_than(0))
+    steps: int = typed(1000, "N", least=1)
+    seconds: float = typed(10.0, "S", least=0.001)
+    timeout: float = typed(30.0, "S", least=0.001)

@@ -35,7 +35,7 @@ def own_stdout(alone: bool) -> Iterator[TextIO]:
 
 def names_code(words: Sequence[str]) -> bool:
     """Does a command name what may lie in the current folder? Ids and "random" do not."""
-    return any(":" in word or ".zip" in word or word.startswith("--import") for word in words)
+    return any(":" in word or ".zip" in word for word in words)
 
 
 def search_here() -> None:

@@ -32,6 +32,7 @@ class Cluster:
             all that the node has.
         address: of the cluster, as `ray.init` takes it ("auto", "10.0.0.1:6379"). None: the one that the program is
             connected to, or one of its own on this machine, which ends with it.
+        shared_out: is the directory of a dataset one that all nodes see? Then each writes there what it has made.
 
     Raises:
         UsageError: one of them makes no sense.
@@ -40,6 +41,7 @@ class Cluster:
     nodes: int = 1
     cpus_per_node: int | None = None
     address: str | None = None
+    shared_out: bool = False
 
     def __post_init__(self) -> None:
         check_whole(none=False, nodes=self.nodes)

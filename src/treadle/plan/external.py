@@ -10,7 +10,7 @@ import gymnasium as gym
 
 from treadle.plan.futures import Future, Workers
 from treadle.plan.items import Ask, Done, Method, Work, columns, items_of, packed
-from treadle.worker.options import check_names
+from treadle.worker.options import WorkerOptions, check_names, chosen
 
 
 class ExternalProcess:
@@ -20,11 +20,21 @@ class ExternalProcess:
 
     Args:
         constructor: makes the environment, there. Any callable, lambdas included.
-        **pool: `backend`, `start_method`, `start_timeout`, `step_timeout`, `on_failure`, ...: see `Pool`.
+        step_timeout, on_failure, worker_options: as of `ParallelEnv`.
+        **unknown: none; the error names the nearest one that there is.
     """
 
-    def __init__(self, constructor: Callable[[], Any], **pool: Any) -> None:
-        check_names(type(self), pool)
+    def __init__(
+        self,
+        constructor: Callable[[], Any],
+        *,
+        step_timeout: float | None = None,
+        on_failure: str = "raise",
+        worker_options: WorkerOptions | None = None,
+        **unknown: Any,
+    ) -> None:
+        check_names(type(self), unknown)
+        pool = {"step_timeout": step_timeout, "on_failure": on_failure, **chosen(worker_options)}
         self._set(Workers(constructor, 1, **pool), 0, owner=True)
 
     @classmethod

@@ -23,8 +23,8 @@ from treadle.plan.futures import Workers
 from treadle.plan.gym_plan_env import GymPlanEnv
 from treadle.plan.items import Items, as_items, dts_of, even_chunks, items_of, state_wanted, states_of, whole
 from treadle.wire import bell
-from treadle.worker import options
 from treadle.worker.backends import default_backend
+from treadle.worker.options import WorkerOptions, chosen
 
 FLAGS = (
     "SINGLETON",
@@ -37,21 +37,27 @@ FLAGS = (
 
 
 NEAR = 0.85  # how alike two names are that may be meant for one another: difflib's ratio
-ELSEWHERE = "store_bytes state_bytes placement cluster nodes cpus_per_node ray_address"
-NOT_THE_ENVIRONMENTS = ("n_workers", "blocking", *sorted(options.NAMES), *ELSEWHERE.split())
+OBJECTS = ("cluster", "worker_options")
+ELSEWHERE = "store_bytes state_bytes placement ray_address"
+NOT_THE_ENVIRONMENTS = ("n_workers", "blocking", "step_timeout", "on_failure", *OBJECTS, *ELSEWHERE.split())
 
 
 def refuse_misspelt(face: str, env_class: Callable[..., Any], kwargs: Iterable[str]) -> None:
     """Raise UsageError, which names `face`, for an argument that would go to the environment and is nearly one of ours,
     before anything is started. What the environment's class names as an argument of its own is left to it."""
     for name in kwargs:
-        near = difflib.get_close_matches(name, NOT_THE_ENVIRONMENTS, 1, NEAR)
+        inside = [each for each in gone.FIELDS if gone.field_of(each, OBJECTS)]
+        near = difflib.get_close_matches(name, (*NOT_THE_ENVIRONMENTS, *inside), 1, NEAR)
         if near and name not in [each.name for each in parameters_of(env_class) or ()]:
             if said := gone.instead(f"{near[0]}="):
                 raise UsageError(said)
-            if written := gone.field_of(near[0], ("cluster",)):
+            if (written := gone.field_of(near[0], OBJECTS)) and near[0] == name:
                 raise UsageError(f"{face}() takes {near[0]} in an object: {written}")
-            what = "goes with n_workers=" if near[0] == name else f"is no argument here; did you mean {near[0]}=?"
+            what = (
+                "goes with n_workers="
+                if near[0] == name
+                else f"is no argument here; did you mean {written or f'{near[0]}='}?"
+            )
             own = " (one of the environment's own goes into env_kwargs)" if env_class is GymPlanEnv else ""
             raise UsageError(f"{face}(): {name}= {what}{own}")
 
@@ -299,14 +305,12 @@ class ParallelEnv(VectorizedEnv):
     Args:
         env_class, name, frameskip, autoreset, delay_setup, n_workers: see `VectorizedEnv`.
         blocking: have one worker work at a time.
-        backend: "process", "thread" or "serial" (all in the caller).
-        start_method, preload, start_timeout, close_timeout, max_restarts, worker_output: see
-            `treadle.worker.options.PoolOptions`.
         step_timeout: seconds for one chunk of a batch (WorkerTimeout); None: no limit.
         on_failure: what a worker's death leads to. "raise": the error, and nothing more can be had. "restart": another
             one is started; a batch with states goes on, one without raises. "drop": as "restart", with one worker less.
         cluster: have the workers on the nodes of a Ray cluster, a `treadle.Cluster` (see `docs/scaling.md`): each is
             given a chunk of a batch, with its states, at a time.
+        worker_options: a `treadle.WorkerOptions`: how workers are run.
         **kwargs: for the environment.
     """
 
@@ -320,19 +324,23 @@ class ParallelEnv(VectorizedEnv):
         n_workers: int = 8,
         blocking: bool = False,
         *,
+        step_timeout: float | None = None,
+        on_failure: str = "raise",
         cluster: Cluster | None = None,
+        worker_options: WorkerOptions | None = None,
         **kwargs: Any,
     ) -> None:
         self._blocking = blocking
         self._batch_env: BatchEnv | None = None
         self._workers: Workers | None = None
-        self._pool_options, kwargs = options.split(kwargs)
+        given = chosen(worker_options)
         if cluster is not None:
-            if (backend := self._pool_options.get("backend", "process")) != "process":
+            if (backend := given.get("backend", "process")) != "process":
                 raise UsageError(f"backend={backend!r} is for one machine: with cluster= the workers are processes")
-            self._pool_options |= {"backend": nodes_backend(), "placement": Placement.of(cluster, shared=True)}
-        elif self._pool_options.get("backend") is None:
-            self._pool_options["backend"] = default_backend(self._pool_options)
+            given |= {"backend": nodes_backend(), "placement": Placement.of(cluster, shared=True)}
+        elif "backend" not in given:
+            given["backend"] = default_backend(given)
+        self._pool_options = {"step_timeout": step_timeout, "on_failure": on_failure, **given}
         super().__init__(env_class, name, frameskip, autoreset, delay_setup, n_workers, **kwargs)
 
     @property

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from time import monotonic
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError, Where
@@ -31,7 +31,7 @@ from treadle.wire import bell
 from treadle.wire.messages import Op
 from treadle.worker import life
 from treadle.worker.life import Event, State
-from treadle.worker.options import NAMES, OWN, PoolKeywords, PoolOptions, check_names
+from treadle.worker.options import PoolOptions, check_names
 from treadle.worker.worker import Worker
 
 
@@ -72,9 +72,9 @@ class Pool:
         rows: bool = True,
         blocks: int = 6,
         options: PoolOptions | None = None,
-        **given: Unpack[PoolKeywords],
+        **given: Any,
     ) -> None:
-        check_names(type(self), given, NAMES | OWN)
+        check_names(type(self), given, PoolOptions.__dataclass_fields__)
         n = self.n = len(factories)
         self.options = PoolOptions(**given) if options is None else replace(options, **given)
         _check(n, workers, inline, blocks)

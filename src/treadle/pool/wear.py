@@ -64,7 +64,7 @@ class Wear:
         for worker in workers:
             if self.limit is not None and (used := self._used(worker)) > self.limit:
                 raise UsageError(
-                    f"memory_limit (--memory-limit) of {shown(self.limit)} is less than worker {worker.index} has "
+                    f"memory_limit of {shown(self.limit)} is less than worker {worker.index} has "
                     f"before it plays: {shown(used)} of private memory"
                 )
 

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from treadle.checks import path_of
 from treadle.errors import MissingExtra, UsageError
 from treadle.program.policies import policy_name
-from treadle.progress import Standing
+from treadle.progress import Shows
 from treadle.record import minari as minari_files
 from treadle.record.columns import hasher
 from treadle.record.hdf5 import deflater
@@ -39,14 +39,10 @@ def collect_dataset(
     out: str | Path,
     name: str | None = None,
     force: bool = False,
-    resume: bool = False,
-    retry_skipped: bool = False,
+    resume: bool | str = False,
     verify: int = 1,
     shard: str | None = None,
-    shared_out: bool = False,
-    command: str = "treadle.record.dataset.collect_dataset(...)",
-    watch: Callable[[Standing], None] | None = None,
-    progress: bool | None = False,
+    progress: Shows = False,
     **run: Unpack[RunKeywords],
 ) -> Stored:
     """Collect a dataset into the directory `out`.
@@ -56,7 +52,7 @@ def collect_dataset(
             `steps` is given. With on_error="skip" what is left out is in the summary's `skipped`; the others are
             numbered without gaps, and each has its index in the run as `episode_index`. The bytes are those of any run
             that leaves out the same episodes. With a cluster, episodes are encoded on its nodes, and their bytes
-            written here.
+            written here unless it is one with `shared_out`.
         out: the directory; `MINARI_DATASETS_PATH` for loading. It holds one run.
         name: of the dataset, "reach-weak" or "reach-weak-v1", which Minari loads as "treadle/reach-weak-v1"; None: made
             of the environment's name, with its file's before it where it is named by one, and the policy's. A run that
@@ -66,16 +62,12 @@ def collect_dataset(
             its finished episodes are kept, and it ends with the same bytes as if it had not been stopped. With nothing
             there it begins one, with a complete run there it does nothing, unless its dataset was removed,
             which is then made again. Objects (a policy, a function) are compared by what they are made of, not by name
-            alone.
-        retry_skipped: with `resume`: try those again that were left out, which else stay so.
+            alone. "retry": and those that were left out are tried again, which else stay so.
         verify: how many episodes are made again to see whether the seed alone decides them; the summary's `verified`
             says which, and a difference is among its warnings. Of a complete run that is resumed so many are made again
             if it were fewer.
         shard: "i/n": make only the episodes i, i + n, i + 2n, ... of the `episodes`, for machines that know nothing of
             one another; `merge_shards` puts the n directories together, with the bytes of a run without.
-        shared_out: with a cluster: `out` is a folder that all its nodes see, so each writes there what it has made.
-        command: what the summary says made the dataset.
-        watch: called with the standing of the run, at most ten times a second.
         progress: as for `collect`.
 
     Raises:
@@ -88,22 +80,27 @@ def collect_dataset(
         OSError: `out` cannot be made or written; or it was removed, moved or replaced during the run.
     """
     made = Run.of(collect_dataset, RunKeywords, env, policy, **run)
+    how = {"force": force, "resume": resume, "verify": verify, "progress": progress}
+    return store(made, out, "treadle.collect_dataset(...)", name=name, shard=shard, **how)
+
+
+def store(
+    made: Run, out: str | Path, command: str, *, name: str | None = None, shard: str | None = None, **how: Any
+) -> Stored:
+    """`collect_dataset` of a run. `command`: of the summary; `how`: of `make`."""
     if made.episodes is None and made.steps is None:
         raise UsageError("give either episodes or steps (--episodes N or --steps N)")
     part = shard_of(shard, made.episodes)
     _require_packages()
     name = None if name is None else minari_files.checked_name(name)
-    default = minari_files.dataset_name(file_and_name(made.recipe.env.env), policy_name(policy))
+    default = minari_files.dataset_name(file_and_name(made.recipe.env.env), policy_name(made.policy))
     about = {"format": FORMAT} if shard is None else {"format": FORMAT, "shard": shard}
     folder = path_of("out", out).absolute()
     with RunDirectory(out) as place:
-        name = place.name_of(name, default) if resume else name or default
-        sends = made.cluster is not None and not shared_out
-        product = _Dataset(folder, name, policy_name(policy), partial(PartWriter, infos=made.infos, send=sends))
-        return make(
-            made, product, place, about=about, force=force, resume=resume, retry_skipped=retry_skipped, verify=verify,
-            shard=part, command=command, tell=watch, progress=progress,
-        )  # fmt: skip
+        name = place.name_of(name, default) if how.get("resume") else name or default
+        sends = made.cluster is not None and not made.cluster.shared_out
+        product = _Dataset(folder, name, policy_name(made.policy), partial(PartWriter, infos=made.infos, send=sends))
+        return make(made, product, place, about=about, shard=part, command=command, **how)
 
 
 class _Dataset:

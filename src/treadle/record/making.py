@@ -23,7 +23,7 @@ from treadle.checks import check_whole
 from treadle.errors import UsageError, Where
 from treadle.play.recipe import RolloutRecipe, Shares
 from treadle.program.policies import policy_name
-from treadle.progress import Progress, Standing, html_table
+from treadle.progress import Progress, Shows, Standing, html_table
 from treadle.record import minari as minari_files
 from treadle.record.identity import identities
 from treadle.record.journal import REMEDY, Damaged, EpisodeNote, Journal
@@ -42,6 +42,8 @@ from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipped, remedy
 
 log = logging.getLogger("treadle")
+
+RETRY = "retry"  # a way to resume: what was left out is tried again
 
 
 class Product(Protocol):
@@ -131,20 +133,20 @@ def make(
     *,
     about: Mapping[str, Any],
     force: bool = False,
-    resume: bool = False,
-    retry_skipped: bool = False,
+    resume: bool | str = False,
     verify: int = 0,
     shard: tuple[int, int] = (0, 1),
     command: str,
     tell: Callable[[Standing], None] | None = None,
-    progress: bool | None = False,
+    progress: Shows = False,
 ) -> Stored:
     """Play a run and make the product of its episodes in a directory that is claimed.
 
     Args:
         about: what `run.json` says besides what the run does.
+        command: of the summary, how it was made.
         tell: called with the standing of the run, at most ten times a second.
-        force, resume, retry_skipped, verify, shard, command, progress: as of `treadle.collect_dataset`.
+        force, resume, verify, shard, progress: as of `treadle.collect_dataset`.
 
     Raises:
         As `treadle.collect_dataset`.
@@ -152,8 +154,9 @@ def make(
     if force and resume:
         raise UsageError("force starts again and resume continues: give one of them")
     check_whole(0, none=False, verify=verify)
-    if retry_skipped and not resume:
-        raise UsageError("retry_skipped is for a run that is resumed: give resume (--resume) too")
+    if resume not in (True, False, RETRY):
+        raise UsageError(f"resume is True, False or {RETRY!r}, got {resume!r}")
+    retry_skipped, resume = resume == RETRY, bool(resume)
     arguments, objects = {**run.as_json(), **about}, identities(**run.objects())
     checked = place.check(arguments, product.output, force=force, resume=resume, objects=objects)
     had: list[EpisodeNote] = []
@@ -235,7 +238,7 @@ class _Going:
         so_far = schedule.skipped, schedule.episodes, len(had)
         if run.skipping.skip and left_out and (why := run.skipping.too_many(*so_far)):
             goes_on = f"--resume {remedy(*so_far)} goes on, --resume --retry-skipped tries them again"
-            raise UsageError(f"{why}; {goes_on} (max_skipped=, retry_skipped=True)")
+            raise UsageError(f"{why}; {goes_on} (max_skipped=, resume={RETRY!r})")
         began = perf_counter()
         self._collection = run.collection(
             schedule, recipe=self._recipe, failures=self._failures, keep=self._place.keep_failure, tell=tell

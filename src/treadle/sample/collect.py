@@ -9,6 +9,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from treadle.play.episode import Episode
+from treadle.progress import Shows
 from treadle.sample.run import Run, RunKeywords
 from treadle.sample.streams import in_order
 
@@ -18,7 +19,7 @@ def collect(
     policy: Any = None,
     *,
     ordered: bool = True,
-    progress: bool | None = False,
+    progress: Shows = False,
     **run: Unpack[RunKeywords],
 ) -> Iterator[Episode]:
     """Play whole episodes in parallel and yield them.
@@ -30,7 +31,8 @@ def collect(
         env, policy, run: which episodes, and how workers are run: see `treadle.sample.run.Run`.
         ordered: yield in order of index; False: as they come.
         progress: True: show on stderr how far it is: rich's bar on a terminal and, with ipywidgets, in a notebook; a
-            line every ten seconds elsewhere. None: only on a terminal, where rich is installed.
+            line every ten seconds elsewhere. None: only on a terminal, where rich is installed. Or a function that is
+            called with the run's `Standing`, at most ten times a second.
 
     Raises:
         UsageError: contradictory arguments. Also StartupFailed, and CollectionFailed when an environment or policy

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -25,16 +25,17 @@ from treadle.sample.named import env_of, reference_of
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipping
 from treadle.sample.streams import collection
-from treadle.worker.options import StartKeywords, check_names
+from treadle.worker.options import WorkerOptions, check_names, chosen
 
 LISTED = "a list"  # what `Run.as_json` says of reset options that are no function
 
 
-class EpisodeKeywords(StartKeywords, total=False):
+class EpisodeKeywords(TypedDict, total=False):
     """Arguments of every face that plays a run, for type checkers: what they mean, `Run` says."""
 
-    backend: str | None
+    step_timeout: float | None
     on_failure: str
+    worker_options: WorkerOptions | None
     workers: int | str
     num_envs: int | None
     inference: Inference | str
@@ -92,14 +93,14 @@ class Run:
             by itself). What a policy or a constructor raises always ends the run.
         max_skipped: with "skip": how many episodes may be left out, as a number or as a share (0.1) of them; None: 5 %,
             and at least 3 as for every share. More of them, or all of the first ten, end the run.
-        pool: how workers are run, by the names of `treadle.worker.options.PoolOptions`, such as backend, start_method
-            or start_timeout. backend: None: "process"; on other systems than Linux see README. With
-            step_timeout=SECONDS a worker process in which nothing comes to its end for so long (a step, a reset, an
-            action of the policy) is killed and its episode made again by another. Dead workers are replaced as often
-            as it takes; max_restarts=N allows N replacements a worker in ten minutes, on_failure="raise" none, and
-            with on_failure="drop" the other workers go on without the dead one.
+        step_timeout: seconds for a step, a reset or an action of the policy. A worker process that takes longer is
+            killed, and its episode made again by another. None: no limit.
+        on_failure: what a worker's death leads to. "restart": it is replaced, as often as it takes, or as max_restarts
+            of `worker_options` says. "raise": the run ends. "drop": the other workers go on without it.
+        worker_options: how workers are run: a `treadle.WorkerOptions`.
         recipe: how a worker is set up for it.
         skipping: what becomes of an episode that fails.
+        pool: how its pool is run, as far as that is said.
         count: how many workers; None: that is decided when they start.
     """
 
@@ -121,8 +122,11 @@ class Run:
     reset_options: ResetOptions = None
     on_error: str = "raise"
     max_skipped: int | float | None = None
-    pool: dict[str, Any] = field(default_factory=dict)
+    step_timeout: float | None = None
+    on_failure: str = "restart"
+    worker_options: WorkerOptions | None = None
     recipe: RolloutRecipe = field(init=False)
+    pool: dict[str, Any] = field(init=False)
     skipping: Skipping = field(init=False)
     count: int | None = field(init=False)
 
@@ -138,9 +142,7 @@ class Run:
             UsageError: unknown or contradictory arguments.
         """
         check_names(face, given, taken.__annotations__)
-        own = {each.name for each in fields(cls) if each.init} - {"pool"}
-        mine = {name: value for name, value in given.items() if name in own}
-        return cls(env=env, policy=policy, pool={n: value for n, value in given.items() if n not in own}, **mine)
+        return cls(env=env, policy=policy, **given)
 
     def __post_init__(self) -> None:
         if self.episodes is not None and self.steps is not None:
@@ -151,7 +153,8 @@ class Run:
         elif self.workers != "auto":
             raise UsageError(f"workers must be 'auto' or a whole number of at least 1, got {self.workers!r}")
         check_root(self.seed)
-        skipping, pool = Skipping.of(self.on_error, self.max_skipped), dict(self.pool)
+        skipping = Skipping.of(self.on_error, self.max_skipped)
+        pool = {"step_timeout": self.step_timeout, "on_failure": self.on_failure, **chosen(self.worker_options)}
         self._check_place()
         asking, workers, rows = asking_of(self.policy, self.inference, self.num_envs, self.workers)
         recipe = RolloutRecipe(

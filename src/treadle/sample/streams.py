@@ -8,7 +8,7 @@ from typing import Any
 from treadle.play.episode import Episode
 from treadle.play.recipe import RolloutRecipe
 from treadle.program.gym_env import of_coroutines
-from treadle.progress import Progress
+from treadle.progress import Progress, Shows
 from treadle.sample.by_index import ByIndex
 from treadle.sample.collection import Collection, run_here
 from treadle.sample.nodes import run_on_nodes
@@ -44,9 +44,7 @@ def collection(
     return run_on_nodes(recipe, source, placement, **options) if placement else run_here(recipe, source, **options)
 
 
-def in_order(
-    begin: Callable[..., Collection], schedule: Schedule, ordered: bool, progress: bool | None
-) -> Iterator[Episode]:
+def in_order(begin: Callable[..., Collection], schedule: Schedule, ordered: bool, progress: Shows) -> Iterator[Episode]:
     """Play a run's episodes and yield them by index, or as they come. Those that wait for their turn take no more than
     `MOST_WAITING` bytes: workers wait when there are more. `begin`: makes the collection, as `Run.collection`."""
     if schedule.complete:

@@ -32,15 +32,14 @@ class MultiprocessingSampler(PoolSampler):
             each episode's first and last step, and workers play on between two samplings.
         on_failure: what becomes of a worker that dies or raises. "drop" (default): a warning names it, the others go
             on. "restart": another takes its place, with the same agent and environment and other seeds. "raise".
-        max_restarts: of one worker, in ten minutes.
+        step_timeout: seconds in which a worker must take a step; one that does not counts as dead. None: no limit.
         inference: a `treadle.Inference`, or what its `where` is. "worker": each worker asks the agent by itself.
             "caller": it is asked in the caller, about all environments that are ready (`docs/inference.md`). "auto": as
             for `treadle.collect`.
         num_envs: environments that are played at a time with the agent in the caller; None: 8 a worker.
         progress: show on stderr how far a sampling is? As for `treadle.collect`; None (default): only on a terminal,
             where rich is installed.
-        pool_options: start_method, preload, start_timeout, step_timeout (seconds in which a worker must take a step;
-            one that does not counts as dead), close_timeout, worker_output; see `treadle.pool.pool.Pool`.
+        worker_options: a `treadle.WorkerOptions`: how workers are run; the backend is the class's.
 
     Raises:
         TypeError: neither a factory nor max_episode_length, no agents or envs, or what is neither.

@@ -43,7 +43,7 @@ from treadle.samplers.steps import EnvSpec
 from treadle.samplers.updates import environment
 from treadle.samplers.worker_factory import WorkerFactory
 from treadle.stream.watch import Watch
-from treadle.worker.options import MOST_WORKERS, NAMES, check_names
+from treadle.worker.options import MOST_WORKERS, WorkerOptions, check_names, chosen
 
 SCHEDULES = ("arrival", "deterministic")
 
@@ -205,14 +205,20 @@ class PoolSampler(Sampler):
         worker_args: dict[str, Any] | None = None,
         schedule: str = "arrival",
         allow_stale: bool = False,
+        step_timeout: float | None = None,
         on_failure: str | None = None,
-        max_restarts: int = 3,
         progress: bool | None = None,
         inference: Inference | str = "worker",
         num_envs: int | None = None,
-        **pool_options: Any,
+        worker_options: WorkerOptions | None = None,
+        **unknown: Any,
     ) -> None:
-        check_names(type(self), pool_options, NAMES - {"backend"})
+        check_names(type(self), unknown)
+        how = {
+            "step_timeout": step_timeout,
+            "on_failure": self.default_on_failure if on_failure is None else on_failure,
+        }
+        pool_options = {"max_restarts": 3, **chosen(worker_options, backend="the class of a sampler says it"), **how}
         agents, envs, worker_factory = _positions(args, agents, envs, worker_factory)
         if worker_factory is None:
             if max_episode_length is None:
@@ -229,10 +235,11 @@ class PoolSampler(Sampler):
             )
         if schedule not in SCHEDULES:
             raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
-        pool_options |= {"max_restarts": max_restarts}
-        pool_options["on_failure"] = self.default_on_failure if on_failure is None else on_failure
         own = {"schedule": schedule, "allow_stale": allow_stale, "progress": progress}
-        self._options = {**own, "inference": inference, "num_envs": num_envs, **pool_options}
+        self._options = {
+            **own, "inference": inference, "num_envs": num_envs, "worker_options": worker_options, **how
+        }  # fmt: skip
+        self._start_method = None if worker_options is None else worker_options.start_method
         self._factory = worker_factory
         self._agents = worker_factory.prepare_worker_messages(agents)
         self._envs = worker_factory.prepare_worker_messages(envs)
@@ -276,7 +283,7 @@ class PoolSampler(Sampler):
         """May workers be added? Where nobody counted them, and which of them plays an episode does not matter."""
         factory, listed = self._factory, isinstance(agents, list) or isinstance(envs, list)
         ours = isinstance(factory, WorkerFactory) and factory._worker_class is DefaultWorker and not factory.given
-        possible = Growth.possible(None, self.backend, self._options.get("start_method"))
+        possible = Growth.possible(None, self.backend, self._start_method)
         return ours and not listed and self._by_index and possible
 
     def _asked_here(self, asking: Asking, options: dict[str, Any]) -> CallerSampling:

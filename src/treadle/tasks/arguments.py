@@ -17,6 +17,7 @@ from treadle.checks import check_seconds, check_whole
 from treadle.errors import StartupFailed, UsageError, WorkerDied, WorkerTimeout
 from treadle.tasks.core import SensorSuite
 from treadle.wire.carried import CannotTravel, why_not
+from treadle.worker.options import WorkerOptions
 
 Init = TypeVar("Init", bound=Callable[..., None])
 START_METHODS = ("forkserver", "spawn", "fork")
@@ -126,11 +127,11 @@ def worker_count(max_processes: int | None, n: int) -> int:
     return n if max_processes is None else min(max_processes, n)
 
 
-def start_limit(start_timeout: float, read_timeout: float | None) -> float:
+def start_limit(start_timeout: float | None, read_timeout: float | None) -> float:
     """Seconds for all samplers together to be made. Raises UsageError for a `read_timeout` that is no time to wait."""
     check_seconds("read_timeout", read_timeout, none=True)
-    check_seconds("start_timeout", start_timeout)
-    return start_timeout if read_timeout is None else max(start_timeout, 5 * read_timeout)
+    most = WorkerOptions.start_timeout if start_timeout is None else start_timeout
+    return most if read_timeout is None else max(most, 5 * read_timeout)
 
 
 def callback_suite(sensors: Any) -> SensorSuite[Any] | None:

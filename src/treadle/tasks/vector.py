@@ -66,13 +66,15 @@ class MetricsQueue(queue.Queue[Any]):
 
 @dataclass(frozen=True)
 class TaskVectorStats:
-    """Attributes:
-    steps: int64[n], steps taken in each slot.
-    episodes: int64[n], tasks begun in each slot.
-    restarts: int64[n], how often each slot's worker was started anew.
-    busy: float64[n], the share of time that each slot's task was at work in a step (moving on to the next task
-        included), since its program was built.
-    elapsed: seconds since the vector was made.
+    """Counts and times of a vector of tasks.
+
+    Attributes:
+        steps: int64[n], steps taken in each slot.
+        episodes: int64[n], tasks begun in each slot.
+        restarts: int64[n], how often each slot's worker was started anew.
+        busy: float64[n], the share of time that each slot's task was at work in a step (moving on to the next task
+            included), since its program was built.
+        elapsed: seconds since the vector was made.
     """
 
     steps: np.ndarray

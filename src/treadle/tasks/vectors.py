@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from treadle.tasks.orders import Ask, NextTask, ResetSampler
 from treadle.tasks.vector import TaskVector
 from treadle.vector.core import one_at_a_time
 from treadle.worker.backends import default_backend
-from treadle.worker.options import CommonKeywords, check_names
+from treadle.worker.options import WorkerOptions, check_names, chosen
 
 if TYPE_CHECKING:
     from treadle.lockstep.lockstep import Operation
@@ -271,13 +271,14 @@ class VectorSampledTasks(SampledTasks):
             sampler more where it does not come out even.
         read_timeout: seconds for one call, after which it raises WorkerTimeout (a TimeoutError); late answers are
             dropped. None: no limit.
-        backend: "process", "thread", or "serial" (in the caller). The time limit is only measured in the latter two.
-        start_timeout: seconds until all samplers are made; five times `read_timeout` where that is more.
         on_failure: what a worker's death, or a missed `read_timeout`, leads to. "raise". "restart": the present tasks
             of its slots are cut (done, truncated, info["aborted"]), fresh samplers are made, those with a finite
             length are brought to where the old ones were, and info["restarted"] is on the first observation. "drop":
             they are cut, and have no task any more (info["dropped"], observation None).
-        **options: max_restarts, close_timeout, worker_output, preload: see `treadle.worker.options.PoolOptions`.
+        worker_options: a `treadle.WorkerOptions`: how workers are run. The start method is an argument of its own.
+            start_timeout is five times `read_timeout` where that is more. With threads and in the caller the time limit
+            is only measured.
+        **unknown: none; the error names the nearest one that there is.
 
     Raises:
         StartupFailed: a sampler could not be made, or has no first task (then it is a RuntimeError too); nothing is
@@ -300,16 +301,17 @@ class VectorSampledTasks(SampledTasks):
         should_log: bool = True,
         max_processes: int | None = None,
         read_timeout: float | None = 60,
-        backend: str | None = None,
-        start_timeout: float = 120.0,
         on_failure: str = "raise",
-        **options: Unpack[CommonKeywords],
+        worker_options: WorkerOptions | None = None,
+        **unknown: Any,
     ) -> None:
-        check_names(type(self), options)
+        check_names(type(self), unknown)
+        given = chosen(worker_options, start_method="multiprocessing_start_method= or mp_ctx= says it")
         start = arguments.starting(multiprocessing_start_method, mp_ctx)
-        if backend is None:
+        if "backend" not in given:
             asked = mp_ctx is not None or multiprocessing_start_method is not arguments.DEFAULT_METHOD
-            backend = default_backend({"start_method": start.method if asked else None, **options})
+            given["backend"] = default_backend({"start_method": start.method if asked else None, **given})
+        given["start_timeout"] = arguments.start_limit(given.get("start_timeout"), read_timeout)
         super().__init__(
             make_sampler_fn,
             sampler_fn_args,
@@ -320,11 +322,9 @@ class VectorSampledTasks(SampledTasks):
             should_log=should_log,
             max_processes=max_processes,
             step_timeout=read_timeout,
-            backend=backend,
-            start_method=start.method if backend == "process" else None,
-            start_timeout=arguments.start_limit(start_timeout, read_timeout),
+            start_method=start.method if given["backend"] == "process" else None,
             on_failure=on_failure,
-            **options,
+            **given,
         )
 
 

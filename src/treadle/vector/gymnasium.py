@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -38,7 +38,7 @@ from treadle.vector.shares import Why, choose_shares, matters, worth_using
 from treadle.vector.spaces import ObservationMode, VectorSpaces, check_mode, vector_spaces
 from treadle.wire import bell
 from treadle.worker.backends import default_backend
-from treadle.worker.options import PoolOptions, StartKeywords, check_names
+from treadle.worker.options import PoolOptions, WorkerOptions, check_names, chosen
 
 log = logging.getLogger("treadle")
 
@@ -61,20 +61,18 @@ class VectorEnv(SlotCalls):
             `on_failure` is given or the environments wait. An environment that crashes or hangs there takes the caller
             with it.
         autoreset_mode: Gymnasium's AutoresetMode or its value. None: NEXT_STEP; SAME_STEP with infos="legacy".
-        copy: taken for the sake of Gymnasium. With False, too, every batch is the caller's to keep.
         infos: "gymnasium" or "legacy"; see `treadle.vector.infos`. "legacy" goes with SAME_STEP only.
         observation_mode: "same", "different" or (batched space, single space), as in Gymnasium.
         env_kwargs, wrappers, imports: for building every environment: keyword arguments, wrappers to apply in order,
             modules to import first.
-        backend: "process", "thread" or "serial" (all in the caller). None: "process"; on other systems than Linux see
-            README.
+        step_timeout: seconds for one request of a worker, after which it counts as dead; None: no limit.
         on_failure: what a worker's death (or a missed `step_timeout`) leads to; None: "raise". "restart": its slots'
             episodes are cut and new ones begin in fresh environments. "drop": they are cut, and the slots are out of
             use. Either way the row is truncated, not `valid`, and "aborted" is in the info of the cut episode;
             "restarted" is in the info of a fresh environment's first observation, "dropped" in that of a dropped
             slot. Other slots never notice.
-        **options: start_method, preload, start_timeout, step_timeout, close_timeout, max_restarts, worker_output: see
-            `treadle.worker.options.PoolOptions`.
+        worker_options: a `treadle.WorkerOptions`: how workers are run.
+        **unknown: none; the error names the nearest one that there is.
 
     Raises:
         SpacesDiffer (a RuntimeError and a TypeError too), StartupFailed, UsageError, ArenaError; nothing is left.
@@ -88,21 +86,22 @@ class VectorEnv(SlotCalls):
         workers: int | str | None = "auto",
         inline: int | str = "auto",
         autoreset_mode: AutoresetMode | str | None = None,
-        copy: bool = True,
         infos: str = "gymnasium",
         observation_mode: ObservationMode = "same",
         env_kwargs: dict[str, Any] | None = None,
         wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
         imports: Sequence[str] = (),
-        backend: str | None = None,
+        step_timeout: float | None = None,
         on_failure: str | None = None,
-        **options: Unpack[StartKeywords],
+        worker_options: WorkerOptions | None = None,
+        **unknown: Any,
     ) -> None:
-        check_names(type(self), options)
-        if backend is None:
+        check_names(type(self), unknown)
+        given = chosen(worker_options)
+        if "backend" not in given:
             each = envs if isinstance(envs, Sequence) and not isinstance(envs, str) else [envs]
-            backend = default_backend(options, coroutines=all(map(of_coroutines, each)))
-        pool = PoolOptions(backend=backend, on_failure="raise" if on_failure is None else on_failure, **options)
+            given["backend"] = default_backend(given, coroutines=all(map(of_coroutines, each)))
+        pool = PoolOptions(on_failure="raise" if on_failure is None else on_failure, step_timeout=step_timeout, **given)
         style = InfoStyle.of(infos)
         self.autoreset_mode = _mode(autoreset_mode, style)
         check_mode(observation_mode)

@@ -25,9 +25,9 @@ from treadle.program.ids import spec_of
 from treadle.vector.env_slot import EnvLike
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.spaces import ObservationMode
-from treadle.worker.options import NAMES
+from treadle.worker.options import WorkerOptions, started_by
 
-OPTIONS = NAMES.union(VectorEnv.__init__.__kwdefaults__ or ())  # of a vector, by name
+OPTIONS = frozenset(VectorEnv.__init__.__kwdefaults__ or ())  # of a vector, by name
 KNOWN = (gs.Box, gs.Discrete, gs.MultiDiscrete, gs.MultiBinary, gs.Text, gs.Graph, gs.Sequence, gs.OneOf)
 NEAR = 0.75  # how alike two names are that may be meant for one another: difflib's ratio
 
@@ -39,8 +39,8 @@ def make_vec(env: EnvLike, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
         env: a registered id ("CartPole-v1", "ALE/Pong-v5": the package is imported by itself; "module:Id"), an
             EnvSpec, or a callable that returns an environment.
         num_envs: how many.
-        **kwargs: the options of `VectorEnv` by name (workers="auto", inline="auto", autoreset_mode=None, copy=True,
-            infos="gymnasium", wrappers=(), backend=None, step_timeout=None, ...); everything else goes to the
+        **kwargs: the options of `VectorEnv` by name (workers="auto", inline="auto", autoreset_mode=None,
+            infos="gymnasium", wrappers=(), step_timeout=None, worker_options=None, ...); everything else goes to the
             environment's constructor. For an argument of the constructor that has an option's name, use
             env_kwargs={...}.
 
@@ -65,11 +65,13 @@ def vector_of(face: str, env: EnvLike, num_envs: int, /, **kwargs: Any) -> Vecto
 
 def _made(env: EnvLike, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
     for name in kwargs:
-        text = gone.instead(f"{name}=")
+        text = None if name in OPTIONS else gone.instead(f"{name}=")
+        if how := gone.field_of(name, OPTIONS):
+            text = f"make_vec() takes {name} in an object: {how}"
         if name in ("vectorization_mode", "vector_kwargs"):
             text = (
-                f"{name}= is of gymnasium.make_vec. Here workers=, inline= and backend= say who steps environments, "
-                "and options are given by name"
+                f"{name}= is of gymnasium.make_vec. Here workers=, inline= and worker_options= say who steps "
+                "environments, and options are given by name"
             )
         if text:
             raise UsageError(
@@ -161,7 +163,7 @@ class AsyncVectorEnv(VectorEnv):
         env_fns: callables that return an environment.
         shared_memory: fixed-shape numbers travel through shared memory either way; True refuses spaces of your own
             (ValueError), as Gymnasium does.
-        copy: see `VectorEnv`.
+        copy: with False, too, every batch is the caller's to keep.
         context: a start method, "forkserver", "spawn" or "fork"; None: the default.
         daemon: accepted. Workers may always have children, and never outlive the caller.
         worker: must be None: there is no pipe for a worker of your own to speak on.
@@ -169,7 +171,7 @@ class AsyncVectorEnv(VectorEnv):
         max_concurrency: at most so many environments at work at once: the number of workers.
         workers: how many, where `max_concurrency` is None; "auto": one a core for environments that compute, one a
             slot for those that wait; see `VectorEnv`.
-        **options: see `VectorEnv`.
+        worker_options, **options: see `VectorEnv`; the start method is the `context`.
 
     Raises:
         UsageError (a ValueError): for `worker`, `context`, a wrong `max_concurrency`; and as `VectorEnv`.
@@ -188,6 +190,7 @@ class AsyncVectorEnv(VectorEnv):
         max_concurrency: int | None = None,
         *,
         workers: int | str = "auto",
+        worker_options: WorkerOptions | None = None,
         **options: Any,
     ) -> None:
         if worker is not None:
@@ -204,9 +207,8 @@ class AsyncVectorEnv(VectorEnv):
             env_fns,
             workers=workers if max_concurrency is None else int(max_concurrency),
             autoreset_mode=autoreset_mode,
-            copy=copy,
             observation_mode=observation_mode,
-            start_method=context,
+            worker_options=started_by(worker_options, context, "context"),
             **options,
         )
         strange = [leaf.space for leaf in self._lockstep.observations.leaves if not isinstance(leaf.space, KNOWN)]

@@ -72,7 +72,7 @@ def insist(ask: Callable[[], T]) -> T:
             died = error
     raise StartupFailed(
         f"{TRIES} fork servers in a row have died before they could start a worker ({died}): something kills them, the "
-        "system for want of memory perhaps. start_method='spawn' does without them",
+        "system for want of memory perhaps. WorkerOptions(start_method='spawn') does without them",
         where=Where(phase="init"),
     ) from died
 
@@ -128,7 +128,7 @@ def prepare(modules: Sequence[str], limit: float, *, asked: bool = False) -> tup
             _unfit.add(spoilt.module)
             log.warning(
                 "importing %s %s, and no process can be forked with that: each worker imports it by itself. "
-                "preload= says what the fork server imports, preload=() nothing",
+                "preload of WorkerOptions says what the fork server imports, preload=() nothing",
                 spoilt.module,
                 spoilt.why,
             )
@@ -141,7 +141,8 @@ def prepare(modules: Sequence[str], limit: float, *, asked: bool = False) -> tup
 def _late(module: str, limit: float) -> StartupFailed:
     return StartupFailed(
         f"no worker is ready after {limit:g} s (start_timeout): the fork server is still importing {module!r}, which "
-        "the workers need. Give it more time, or preload=(): then each worker imports by itself, and tells where it is",
+        "the workers need. Give it more time, or WorkerOptions(preload=()): then each worker imports by "
+        "itself, and tells where it is",
         where=Where(phase="init"),
     )
 

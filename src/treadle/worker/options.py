@@ -1,4 +1,4 @@
-"""The options of a pool that every face passes on: checked here, once."""
+"""How workers are run: options of every face, checked here, once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypedDict
+from typing import Any
 
 from treadle import gone
 from treadle.checks import as_bytes, check_seconds, check_whole, names_of_modules
@@ -17,58 +17,25 @@ from treadle.worker.life import RestartPolicy
 WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] | None
 MOST_WORKERS = 128  # processes for environments that wait, where nobody says how many: each has its own memory
 WORKER_OUTPUTS = ("prefix", "keep")
-OWN = frozenset({"brief", "placement", "prints"})  # that are set by faces, not by users
-
-
-class CommonKeywords(TypedDict, total=False):
-    """Options as keyword arguments, for type checkers: what they mean, `PoolOptions` says. These every face passes on
-    as they are; others it may have arguments of its own for."""
-
-    preload: Sequence[str] | None
-    close_timeout: float
-    max_restarts: int | None
-    worker_output: str
-    worker_environ: WorkerEnviron
-    recorder: bool | str
-    memory_limit: int | str | None
-    max_episodes_per_worker: int | None
-
-
-class StartKeywords(CommonKeywords, total=False):
-    """See `CommonKeywords`."""
-
-    start_method: str | None
-    start_timeout: float
-    step_timeout: float | None
-
-
-class PoolKeywords(StartKeywords, total=False):
-    """All of them."""
-
-    backend: str
-    on_failure: str
-    placement: Any
+AUTO = "auto"
+EXAMPLE = "WorkerOptions(start_timeout=300)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolOptions:
-    """How workers are run, and what becomes of those that fail.
+class WorkerOptions:
+    """How workers are run. Every face takes it as `worker_options`, beside `workers`, `step_timeout` and `on_failure`.
 
     Attributes:
-        backend: "process", "thread" or "serial" (everything in the caller), or what was registered.
+        backend: "process", "thread" or "serial" (everything in the caller), or what was registered. None: "process"; on
+            other systems than Linux see README. Of a sampler its class says it.
         start_method: of processes: "forkserver" (default on Linux), "spawn" or "fork".
         preload: modules that the fork server imports once for all workers. None: the installed packages that the
             factories, and what they hold, come from or refer to, and what was given to `set_forkserver_preload` of a
             multiprocessing context; (): none of users'. See `treadle.worker.modules`.
         start_timeout: seconds for all workers together to build their slots (and for a restarted one).
-        step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). A worker that
-            streams is killed when it does not get on for so long. A thread cannot be killed: there
-            environments are of coroutines, which are cancelled; others are refused.
-            For slots in the caller's own thread (serial, inline), and in threads with on_failure "raise", it is
-            measured and not enforced: see `Calls.overruns`.
         close_timeout: seconds for a clean end; `close` takes at most one second more.
-        on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
         max_restarts: per worker in ten minutes; None: as often as it takes, unless ten in a row bring no answer.
+            "auto": None where whole episodes are played, which are made again, else 3.
         worker_output: "prefix": stderr of worker processes goes through the caller, "[slot 3]" before each line, a
             warning of several workers once (see docs/faults.md); "keep": it is shown only in errors, as is their
             stdout.
@@ -83,6 +50,67 @@ class PoolOptions:
         max_episodes_per_worker: after so many episodes a worker process is replaced, for simulators that wear out. As
             above that counts as no restart. Where an episode ends, and what of this the vectors can do: see
             `docs/faults.md`.
+
+    Raises:
+        UsageError: one of them makes no sense.
+    """
+
+    backend: str | None = None
+    start_method: str | None = None
+    preload: Sequence[str] | None = None
+    start_timeout: float = 120.0
+    close_timeout: float = 5.0
+    max_restarts: int | str | None = AUTO
+    worker_output: str = "prefix"
+    worker_environ: WorkerEnviron = None
+    recorder: bool | str = True
+    memory_limit: int | str | None = None
+    max_episodes_per_worker: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.worker_output not in WORKER_OUTPUTS:
+            raise UsageError(f"worker_output must be 'prefix' or 'keep', got {self.worker_output!r}")
+        if self.recorder not in (True, False, "full"):
+            raise UsageError(f"recorder must be True, False or 'full', got {self.recorder!r}")
+        if self.worker_environ is not None:
+            if self.backend in ("thread", "serial") or self.start_method == "fork":
+                here = self.backend if self.backend in ("thread", "serial") else "start_method='fork'"
+                raise UsageError(f"worker_environ is for processes that begin anew, not for {here}")
+            if self.preload:
+                raise UsageError("worker_environ is set before anything is imported: it cannot go with preload")
+            if not callable(self.worker_environ):
+                check_environ(self.worker_environ)
+        if self.preload is not None:
+            object.__setattr__(self, "preload", names_of_modules("preload", self.preload))
+        if self.max_restarts != AUTO:
+            check_whole(0, max_restarts=self.max_restarts)
+        check_whole(max_episodes_per_worker=self.max_episodes_per_worker)
+        if self.memory_limit is not None:
+            as_bytes(self.memory_limit)
+        if self.wears and self.backend in ("thread", "serial"):
+            raise UsageError("memory_limit and max_episodes_per_worker are for processes, which can be replaced")
+        if self.memory_limit is not None and not os.path.exists("/proc/self/statm"):
+            raise UsageError("memory_limit needs /proc/PID/statm, which tells a process's private memory on Linux")
+        check_seconds("start_timeout", self.start_timeout)
+        check_seconds("close_timeout", self.close_timeout, zero=True)
+
+    @property
+    def wears(self) -> bool:
+        """Can a worker be worn out?"""
+        return self.memory_limit is not None or self.max_episodes_per_worker is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolOptions(WorkerOptions):
+    """How a pool's workers are run, and what becomes of those that fail.
+
+    Attributes:
+        step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). A worker that
+            streams is killed when it does not get on for so long. A thread cannot be killed: there
+            environments are of coroutines, which are cancelled; others are refused.
+            For slots in the caller's own thread (serial, inline), and in threads with on_failure "raise", it is
+            measured and not enforced: see `Calls.overruns`.
+        on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
         placement: set by faces: of workers on nodes of a cluster, where the backend has any, `treadle.nodes.placing`.
         prints: set by faces: the stdout of workers goes where their stderr goes, to the caller's stderr.
         brief: set by faces: the pool is over in a moment, so that no fork server is made for it. One that has imported
@@ -93,61 +121,48 @@ class PoolOptions:
     """
 
     backend: str = "process"
-    start_method: str | None = None
-    preload: Sequence[str] | None = None
-    start_timeout: float = 120.0
-    step_timeout: float | None = None
-    close_timeout: float = 5.0
-    on_failure: str = "raise"
     max_restarts: int | None = 3
-    worker_output: str = "prefix"
-    worker_environ: WorkerEnviron = None
+    step_timeout: float | None = None
+    on_failure: str = "raise"
     placement: Any = None
-    recorder: bool | str = True
-    memory_limit: int | str | None = None
-    max_episodes_per_worker: int | None = None
     prints: bool = False
     brief: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.on_failure not in [each.value for each in RestartPolicy]:
             raise UsageError(f"on_failure must be 'raise', 'restart' or 'drop', got {self.on_failure!r}")
-        if self.worker_output not in WORKER_OUTPUTS:
-            raise UsageError(f"worker_output must be 'prefix' or 'keep', got {self.worker_output!r}")
-        if self.recorder not in (True, False, "full"):
-            raise UsageError(f"recorder must be True, False or 'full', got {self.recorder!r}")
-        if self.worker_environ is not None:
-            if self.backend in ("thread", "serial") or self.start_method == "fork":
-                here = self.backend if self.backend != "process" else "start_method='fork'"
-                raise UsageError(f"worker_environ is for processes that begin anew, not for {here}")
-            if self.preload:
-                raise UsageError("worker_environ is set before anything is imported: it cannot go with preload")
-            if not callable(self.worker_environ):
-                check_environ(self.worker_environ)
         if self.placement is not None and self.backend in ("process", "thread", "serial"):
             raise UsageError(f"placement is for workers on nodes of a cluster, not for backend={self.backend!r}")
-        if self.preload is not None:
-            object.__setattr__(self, "preload", names_of_modules("preload", self.preload))
-        check_whole(0, max_restarts=self.max_restarts)
-        check_whole(max_episodes_per_worker=self.max_episodes_per_worker)
-        if self.memory_limit is not None:
-            as_bytes(self.memory_limit)
-        if self.wears and self.backend in ("thread", "serial"):
-            raise UsageError("memory_limit and max_episodes_per_worker are for processes, which can be replaced")
-        if self.memory_limit is not None and not os.path.exists("/proc/self/statm"):
-            raise UsageError("memory_limit needs /proc/PID/statm, which tells a process's private memory on Linux")
         check_seconds("step_timeout", self.step_timeout, none=True)
-        check_seconds("start_timeout", self.start_timeout)
-        check_seconds("close_timeout", self.close_timeout, zero=True)
-
-    @property
-    def wears(self) -> bool:
-        """Can a worker be worn out?"""
-        return self.memory_limit is not None or self.max_episodes_per_worker is not None
 
     @property
     def policy(self) -> RestartPolicy:
         return RestartPolicy(self.on_failure)
+
+
+def chosen(given: WorkerOptions | None, **elsewhere: str) -> dict[str, Any]:
+    """The fields of a face's `worker_options` that differ from the defaults. The face chooses the others for its pool.
+
+    `elsewhere`: fields that the face has another place for, and what it is. Raises UsageError for these, and for
+    other objects.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, WorkerOptions):
+        raise UsageError(f"worker_options is a treadle.WorkerOptions such as {EXAMPLE}, or None, got {given!r}")
+    found = {each.name: getattr(given, each.name) for each in fields(WorkerOptions)}
+    found = {name: value for name, value in found.items() if value != getattr(WorkerOptions, name)}
+    for name in found.keys() & elsewhere.keys():
+        raise UsageError(f"{name} of worker_options cannot be given here: {elsewhere[name]}")
+    return found
+
+
+def started_by(given: WorkerOptions | None, start_method: str | None, name: str) -> WorkerOptions | None:
+    """The options of a face that takes the start method by a name of its own. Raises UsageError for both."""
+    if start_method is None:
+        return given
+    return WorkerOptions(start_method=start_method, **chosen(given, start_method=f"{name}= says it"))
 
 
 def environ_of(given: WorkerEnviron, index: int) -> dict[str, str]:
@@ -159,7 +174,7 @@ def environ_of(given: WorkerEnviron, index: int) -> dict[str, str]:
 
 
 def check_environ(given: Any) -> None:
-    """Raises UsageError for what are no environment variables."""
+    """Raises UsageError for other objects than environment variables."""
     texts = isinstance(given, Mapping) and all(
         isinstance(name, str) and isinstance(value, str | None) for name, value in given.items()
     )
@@ -167,14 +182,11 @@ def check_environ(given: Any) -> None:
         raise UsageError(f"worker_environ is a dict of texts (or None), or a function that returns one, got {given!r}")
 
 
-NAMES = frozenset(field.name for field in fields(PoolOptions)) - OWN
-
-
 class NoSuchOption(UsageError, TypeError):
     """An option that there is none of, as Python's own error for an unknown argument."""
 
 
-def check_names(face: Callable[..., Any], given: Iterable[str], taken: Collection[str] = NAMES) -> None:
+def check_names(face: Callable[..., Any], given: Iterable[str], taken: Collection[str] = ()) -> None:
     """Raises NoSuchOption for a keyword argument that `face`, a function or a class, hands on and that is not `taken`
     there. The error names the face, and of all that it takes the nearest name."""
     for name in given:
@@ -191,13 +203,12 @@ def check_names(face: Callable[..., Any], given: Iterable[str], taken: Collectio
 
 
 def arguments_of(face: Callable[..., Any]) -> set[str]:
-    """The names of the arguments of a function; or of a class, those of its bases' constructors included."""
-    made = [vars(each).get("__init__") for each in face.__mro__] if isinstance(face, type) else [face]
-    found = [each for one in made if inspect.isfunction(one) for each in inspect.signature(one).parameters.values()]
-    return {each.name for each in found if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)} - {"self"}
-
-
-def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Keyword arguments that are a pool's options, and the others."""
-    mine = {name: value for name, value in given.items() if name in NAMES}
-    return mine, {name: value for name, value in given.items() if name not in NAMES}
+    """The names of the arguments of a function; or of a class, those of its bases' constructors included that its own
+    hands on."""
+    found: set[str] = set()
+    for one in [vars(each).get("__init__") for each in face.__mro__] if isinstance(face, type) else [face]:
+        given = inspect.signature(one).parameters.values() if inspect.isfunction(one) else ()
+        found.update(each.name for each in given if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD))
+        if given and not any(each.kind is each.VAR_KEYWORD and each.name != "unknown" for each in given):
+            break
+    return found - {"self"}
