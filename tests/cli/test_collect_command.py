@@ -321,12 +321,12 @@ BAD = {
         2,
         "workers must be a whole number of at least 1, got 0",
     ),
-    "some workers": (("CartPole-v1", "--episodes", 2, "--workers", "some"), 2, "'auto' or a number"),
+    "some workers": (("CartPole-v1", "--episodes", 2, "--workers", "some"), 2, "'auto' or a whole number"),
     "both amounts": (("CartPole-v1", "--episodes", 2, "--steps", 9), 2, "not both"),
     "what on error": (
         ("CartPole-v1", "--episodes", 1, "--on-error", "go"),
         2,
-        "on_error must be 'raise' or 'skip', got 'go'",
+        "on_error is 'raise' or 'skip', got 'go'",
     ),
     "skipped how": (("CartPole-v1", "--episodes", 1, "--max-skipped", 2), 2, "on_error='skip' (--on-error skip) only"),
     "no share": (
