@@ -14,6 +14,7 @@ import pytest
 
 import treadle
 from treadle.cli.main import COMMANDS
+from treadle.cli.options import PANELS, PlayCommand
 from treadle.worker.options import arguments_of
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
@@ -58,6 +59,11 @@ def found() -> dict[str, int]:
         "shown": len(dir(treadle)),
         **{name: len(keywords_of(getattr(treadle, name)) - ENVIRONMENTS) for name in DOORS},
         "options": sum(bool(each.metadata) for kind, *_ in COMMANDS.values() for each in fields(kind)),
+        **{
+            f"{name}_options": sum("metavar" in e.metadata and not e.metadata.get("position") for e in fields(kind))
+            for name, (kind, *_) in COMMANDS.items()
+            if name in ("collect", "eval")
+        },
     }
 
 
@@ -67,6 +73,12 @@ def test_every_keyword_is_in_the_docs(name: str) -> None:
     words = set(re.findall(r"\w+", "".join(page.read_text(encoding="utf-8") for page in pages)))
     assert keywords_of(getattr(treadle, name)) <= words
     assert {each.name for kind in OBJECTS for each in fields(kind)} <= words
+
+
+@pytest.mark.parametrize("command", [kind for kind, *_ in COMMANDS.values() if issubclass(kind, PlayCommand)])
+def test_every_option_of_what_plays_is_in_a_panel(command: type) -> None:
+    shown = {name for names in PANELS.values() for name in names}
+    assert {each.name for each in fields(command) if each.metadata} <= shown
 
 
 def test_the_table_names_what_is_counted() -> None:
