@@ -14,7 +14,7 @@ ARGS ?=
 # Half of a test's time is the start of an interpreter, so two at a time take three fifths of the time.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: help setup setup-heavy demo quick test test-all test-foreign test-pythons bench format clean clean-all
+.PHONY: help setup setup-heavy demo quick test test-all test-foreign test-pythons bench format docs docs-serve release clean clean-all
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -58,6 +58,17 @@ bench: setup ## measure what people run against what they run it with today (lib
 format: setup ## rewrite the sources the way `make test` wants them
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: setup ## build the site into build/site
+	@PYTHON='$(PYTHON)' scripts/setup.sh $(VENV) docs
+	$(BIN)/python scripts/site.py
+	$(BIN)/zensical build --config-file mkdocs.yml --clean --strict $(ARGS)
+
+docs-serve: docs ## build the site and show it on this machine; after a change of a page, run it again
+	$(BIN)/zensical serve --config-file mkdocs.yml $(ARGS)
+
+release: ## build the sdist and the wheel into dist/, check them, install them into an empty environment
+	@PYTHON='$(PYTHON)' scripts/release.sh
 
 clean: ## remove caches and build products
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

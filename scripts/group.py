@@ -12,9 +12,11 @@ from pathlib import Path
 
 
 def requirements(group: str) -> list[str]:
-    """The requirement strings of `group`, as written. Raises KeyError when there is no such group."""
+    """The requirement strings of `group` and of groups that it includes. Raises KeyError for one that is missing."""
     text = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
-    return list(tomllib.loads(text)["dependency-groups"][group])
+    entries = tomllib.loads(text)["dependency-groups"][group]
+    nested = [[each] if isinstance(each, str) else requirements(each["include-group"]) for each in entries]
+    return [requirement for part in nested for requirement in part]
 
 
 if __name__ == "__main__":

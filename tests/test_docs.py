@@ -14,13 +14,14 @@ from conftest import require
 from run_page import CODE, Block, Different, Page, blocks_of, masked, sessions
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = {page: blocks_of(page.read_text(encoding="utf-8")) for page in PAGES}
 MOST_FRAGMENTS = 20
 HEAVY = {  # page -> what it imports
     "compat-plangym.md": ("plangym",),
     "conformance.md": ("plangym",),
     "coming-from-sb3.md": ("stable_baselines3",),
+    "subprocvecenv-slower-than-dummyvecenv.md": ("stable_baselines3",),
     "coming-from-tianshou.md": ("tianshou",),
     "coming-from-torchrl.md": ("torchrl",),
     "coming-from-pettingzoo.md": ("pettingzoo", "mpe2", "stable_baselines3"),
