@@ -296,7 +296,7 @@ def test_only_the_book_of_calls_hears_from_workers_and_decides() -> None:
 
 
 # Who waits for news: a stream and a question, a joint request, a user's turn (partial batches, futures), and a relay.
-WAITING = frozenset({"stream.stream", "pool.pool", "lockstep.joint", "vector.partial", "plan.futures", "nodes.host"})
+WAITING = frozenset({"stream.stream", "pool.pool", "lockstep.recover", "vector.partial", "plan.futures", "nodes.host"})
 
 
 def those_who_wait(files: dict[str, tuple[str, bool]]) -> set[str]:

@@ -12,7 +12,7 @@ from treadle.plan.env import PlanEnv
 
 def same(found: Any, expected: Any) -> None:
     """Assert that two results are the same, byte for byte."""
-    where = difference(expected, found)
+    where = difference(expected, found, "")
     assert where is None, where
 
 

@@ -83,7 +83,7 @@ def test_buffers_are_used_again() -> None:
         assert len(pool.buffers) == before
         with pytest.raises(ValueError, match="item 2"):
             env.step_batch([1, 1, "no", 1], states)
-        assert all(buffer.writers.over for buffer in pool.buffers)
+        assert all(buffer.written() for buffer in pool.buffers)
 
 
 class Double(GymPlanEnv):

@@ -149,8 +149,8 @@ def test_a_slot_that_was_not_asked_is_told_of_by_its_next_row(tmp_path: Path, on
     with closing(mortals(tmp_path, on_failure=on_failure)) as vector:
         rows = begun(vector)
         vector.call_at(1, "fate", "nothing")
-        os.kill(vector._pool.in_slot_order()[1].pid or 0, 9)
-        while vector._pool.in_slot_order()[1].state.value == "idle":
+        os.kill(vector._pool.group.in_slot_order()[1].pid or 0, 9)
+        while vector._pool.group.in_slot_order()[1].state.value == "idle":
             vector.send([0], [0])  # whoever waits hears of it
             rows.take(1)
         vector.send([0], [1])

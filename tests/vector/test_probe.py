@@ -20,8 +20,7 @@ from treadle.program.base import OnEnd
 from treadle.vector.env_slot import slots_of
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.make_vec import AsyncVectorEnv
-from treadle.vector.probe import GRAPHICS, SECONDS, STEPS, measure, policy_threads, tell
-from treadle.vector.shares import CROWDED_SHARE, Measured, Why
+from treadle.vector.shares import CROWDED_SHARE, GRAPHICS, SECONDS, STEPS, Measured, Why, measure, policy_threads, tell
 from treadle.worker.options import WorkerOptions
 
 CHILD = "import sys\nfor line in sys.stdin:\n    print(sum(range(200_000)) % 7, flush=True)"
@@ -180,7 +179,7 @@ def refuse() -> Any:
 
 
 def test_a_step_that_never_ends_is_judged_by_what_it_has_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.vector.probe.LIMIT", 0.3)
+    monkeypatch.setattr("treadle.vector.shares.LIMIT", 0.3)
 
     class Stuck(Counter):
         def step(self, action: int) -> Any:
@@ -213,7 +212,7 @@ import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from treadle.program.base import OnEnd
 from treadle.vector.env_slot import slots_of
-from treadle.vector.probe import measure
+from treadle.vector.shares import measure
 found = measure(slots_of(["CartPole-v1"], None, OnEnd.NEXT_STEP)[0], 64)
 print(found.stood, found.share)
 """

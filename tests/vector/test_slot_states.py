@@ -91,7 +91,7 @@ def test_a_hundred_steps_follow_in_a_new_process(name: str, mode: str, backend: 
     paths = os.pathsep.join([str(HERE), str(Path(conftest.__file__).parent), *sys.path])
     subprocess.run(arguments, check=True, timeout=90, env={**os.environ, "PYTHONPATH": paths})
     found = pickle.loads((tmp_path / "out").read_bytes())
-    where = difference(expected, found)
+    where = difference(expected, found, "")
     assert where is None, where
 
 

@@ -10,7 +10,7 @@ import pytest
 from pool.kit import Pool
 from treadle.errors import WorkerDied
 from treadle.program.gym_env import gym_env
-from treadle.worker import oom
+from treadle.worker import process as oom
 from zoo.faults import Sound
 
 

@@ -1,6 +1,6 @@
 """Lockstep: all slots at once, or those that are ready, over a pool whose programs are environments.
 
-In order of reading: `lockstep` (the schedule, and its fast lane), `joint` (one request to several workers), `batch`
-(what is handed out), `recover` (what a worker's death means for rows) and `slots` (a slot's life as a table),
+In order of reading: `lockstep` (the schedule, and its fast lane), `batch` (what is handed out), `recover` (one request
+to several workers, and what a worker's death means for its rows) and `slots` (a slot's life as a table),
 `slot_rows` (slots asked one by one), `history` (what a failure is replayed from).
 """

@@ -16,8 +16,7 @@ from treadle.errors import TooManyFiles, UsageError, WorkerError
 from treadle.interrupts import Later
 from treadle.lockstep.batch import Batch, Batches
 from treadle.lockstep.history import History
-from treadle.lockstep.joint import JointRequest, orders_of, step_orders
-from treadle.lockstep.recover import Recovery
+from treadle.lockstep.recover import JointRequest, Recovery, orders_of, step_orders
 from treadle.lockstep.slots import Seen, Slot, SlotLife, Way
 from treadle.memory.fences import fence
 from treadle.pool import failure
@@ -118,7 +117,7 @@ class Lockstep:
 
     def _bind(self) -> Callable[[Any], Batch]:
         pool, group, calls, write = self.pool, self.pool.group, self.calls, self._write_actions
-        workers = pool.in_slot_order()
+        workers = pool.group.in_slot_order()
         lanes: list[Any] = [m for m in workers if not m.inline]  # each has a line
         own = next((m.server for m in workers if m.inline), None)
         take_block, batches = self._ring.take, self._batches
@@ -339,7 +338,7 @@ class Lockstep:
         if self.recovery is not None:
             self.recovery.note_asked(orders)
             orders = self.recovery.orders(joint, orders)
-        self._launch(joint, orders_of(self.pool.in_slot_order(), orders), posted)
+        self._launch(joint, orders_of(self.pool.group.in_slot_order(), orders), posted)
         return joint
 
     def _call(
@@ -349,7 +348,7 @@ class Lockstep:
         chosen = list(self._slots) if slots is None else [int(s) for s in slots]
         joint = self._new_joint(Op.CALL, -1, chosen)
         asked = {slot: what[slot] if isinstance(what, dict) else what for slot in self._reachable(chosen)}
-        self._launch(joint, orders_of(self.pool.in_slot_order(), asked), posted)
+        self._launch(joint, orders_of(self.pool.group.in_slot_order(), asked), posted)
         return joint
 
     def _reachable(self, chosen: list[int]) -> set[int]:
@@ -362,7 +361,7 @@ class Lockstep:
         """A step by way of the books: actions that go by message, or a worker that still owes something."""
         self.mailed = mailed
         joint = self._new_joint(Op.STEP, self._ring.take(), self._slots)
-        orders = step_orders(self.pool.in_slot_order(), mailed)
+        orders = step_orders(self.pool.group.in_slot_order(), mailed)
         if self.recovery is not None:
             orders = self.recovery.step_orders(joint, orders)
         self._launch(joint, orders, posted)

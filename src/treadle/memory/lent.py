@@ -7,7 +7,7 @@ Who holds what is one rule. An array that is lent is a fresh one over raw memory
 view, slice, torch tensor or pickle buffer that is made of it holds the array itself (numpy does not look through a base
 that is not an array), so a weak reference to it says whether anybody holds any of it. And what a worker may still write
 to is in use, too, whoever holds it: a buffer to which a late answer may come is pinned, and one that went to workers
-with requests waits for them (`Writers`).
+with requests waits for them (`Buffer.written`).
 
 Memory of any size that goes to workers with a request, and comes back with the answer, is here, too (`BufferPool`).
 """
@@ -15,8 +15,9 @@ Memory of any size that goes to workers with a request, and comes back with the 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,27 +28,19 @@ BYTES = np.dtype(np.uint8)
 references = partial(map, weakref.ref)  # to each of several arrays that are lent
 
 
-class Writers(Protocol):
-    """Requests whose workers may write to a buffer."""
-
-    @property
-    def over(self) -> bool:
-        """Has every one of them been answered, or its worker buried?"""
-
-
 class Buffer:
     """Some memory, and who has it.
 
     Attributes:
         lent: references to the arrays over it that were handed out.
         pins: why it must not be used, whoever holds it: numbers of blocks that a late worker may still write to.
-        writers: the requests whose workers may write to it; None: there are none.
+        written: has every request whose worker may write to it been answered, or its worker buried? None: none.
     """
 
     def __init__(self) -> None:
         self.lent: list[weakref.ref[np.ndarray]] = []
         self.pins: set[int] = set()
-        self.writers: Writers | None = None
+        self.written: Callable[[], bool] | None = None
 
     @property
     def free(self) -> bool:
@@ -55,7 +48,7 @@ class Buffer:
         for ref in self.lent:
             if ref() is not None:
                 return False
-        return not self.pins and (self.writers is None or self.writers.over)
+        return not self.pins and (self.written is None or self.written())
 
     def lend(self, array: np.ndarray) -> np.ndarray:
         """An array over it is handed out."""
@@ -115,7 +108,7 @@ class BufferPool:
     def take(self, nbytes: int) -> ArenaBuffer | None:
         """A buffer of at least so many bytes; None when there is none to be had.
 
-        It is the same one again until it has `writers`, or something of it is held.
+        It is the same one again until requests go with it, or something of it is held.
         """
         best: ArenaBuffer | None = None
         for buffer in self.buffers:

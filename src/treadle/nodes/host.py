@@ -123,7 +123,7 @@ class Host:
             self._said.extend((at, failed, True) for at in range(len(slots)))
             self._closing = True
             return
-        self._calls, self._workers = self._pool.calls, self._pool.in_slot_order()
+        self._calls, self._workers = self._pool.calls, self._pool.group.in_slot_order()
         self._said.extend((at, self._hello(worker), True) for at, worker in enumerate(self._workers))
 
     def _hello(self, worker: Worker) -> Hello:

@@ -69,7 +69,6 @@ class Span:
         """No more requests belong to it."""
         self._upto = self._pool.calls.last_id
 
-    @property
     def over(self) -> bool:
         """Has every request of it, those that were given up included, been answered, or its worker buried?"""
         for worker in self._pool.workers:
@@ -193,7 +192,7 @@ class BatchEnv:
 
         span = Span(self._pools[0].pool)
         if buffer is not None:
-            buffer.writers = span
+            buffer.written = span.over
         try:
             answers = self._scatter(works, given)
         finally:

@@ -130,13 +130,8 @@ def _check(
 
 
 def _compare(step: int, field: str, first: Any, again: Any, ignore: tuple[str, ...], where: str) -> None:
-    found = difference(first, again, field)
-    if found is None:
-        return
-    if ignore and found.field.endswith(ignore):
-        if isinstance(first, dict):  # look past what is ignored
-            pruned = [_without(each, ignore, field) for each in (first, again)]
-            _compare(step, field, pruned[0], pruned[1], (), where)
+    found = difference(first, again, field, ignore)
+    if found is None or (ignore and not isinstance(first, dict) and found.field.endswith(ignore)):
         return
     told = element(found)
     hint = (
@@ -152,13 +147,6 @@ def _compare(step: int, field: str, first: Any, again: Any, ignore: tuple[str, .
         first=found.first,
         again=found.again,
     )
-
-
-def _without(value: Any, ignore: tuple[str, ...], path: str) -> Any:
-    if not isinstance(value, dict):
-        return value
-    inner = {key: f"{path}[{key!r}]" for key in value}
-    return {key: _without(each, ignore, inner[key]) for key, each in value.items() if not inner[key].endswith(ignore)}
 
 
 def _short(value: Any) -> str:
@@ -225,13 +213,17 @@ class Difference(NamedTuple):
     again: Any
 
 
-def difference(first: Any, again: Any, field: str = "") -> Difference | None:
-    """The first difference, None when there is none. Arrays are compared by dtype, shape and bytes; NaN equals NaN."""
+def difference(first: Any, again: Any, field: str, ignore: tuple[str, ...] = ()) -> Difference | None:
+    """The first difference, None when there is none. Arrays are compared by dtype, shape and bytes; NaN equals NaN.
+    `ignore`: ends of the names of what dicts have that is not looked at."""
     if isinstance(first, dict) and isinstance(again, dict):
         for key in [*first, *(key for key in again if key not in first)]:
+            name = f"{field}[{key!r}]"
+            if ignore and name.endswith(ignore):
+                continue
             if key not in first or key not in again:
-                return Difference(f"{field}[{key!r}]", first.get(key, "nothing"), again.get(key, "nothing"))
-            if (found := difference(first[key], again[key], f"{field}[{key!r}]")) is not None:
+                return Difference(name, first.get(key, "nothing"), again.get(key, "nothing"))
+            if (found := difference(first[key], again[key], name, ignore)) is not None:
                 return found
         return None
     if isinstance(first, list | tuple) and isinstance(again, list | tuple) and len(first) == len(again):

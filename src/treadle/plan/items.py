@@ -289,10 +289,7 @@ class Done:
 
 def columns(dones: Sequence[Done], with_states: bool) -> tuple[list[Any], ...]:
     """A batch's result, one list a part, in item order."""
-    found = []
-    for part in PARTS if with_states else PARTS[1:]:
-        found.append(list(chain.from_iterable(map(part, dones))))
-    return tuple(found)
+    return tuple(joined(dones, part) for part in (PARTS if with_states else PARTS[1:]))
 
 
 def joined(dones: Sequence[Done], part: str) -> list[Any]:
@@ -300,7 +297,7 @@ def joined(dones: Sequence[Done], part: str) -> list[Any]:
     return list(chain.from_iterable(map(attrgetter(part), dones)))
 
 
-PARTS = tuple(map(attrgetter, ("states", "observations", "rewards", "terminals", "truncateds", "infos")))
+PARTS = ("states", "observations", "rewards", "terminals", "truncateds", "infos")
 
 
 class Ask:

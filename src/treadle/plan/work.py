@@ -28,7 +28,7 @@ from treadle.plan.items import (
 from treadle.plan.stepping import walking
 from treadle.program.base import Description, Program
 from treadle.program.ids import register_missing
-from treadle.states.encoding import PLAIN
+from treadle.states.keeper import PLAIN
 from treadle.wire.copies import snapshot
 from treadle.wire.line import ITEM
 from treadle.wire.messages import Raised

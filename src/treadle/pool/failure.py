@@ -29,7 +29,7 @@ from treadle.worker.life import RestartPolicy
 WINDOW = 600.0  # seconds within which restarts are counted
 MOST_BARREN = 10  # deaths of one worker in a row, without an answer between them, that end what is not counted else
 BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
-LEAST_GRACE = 5.0
+LEAST_GRACE = 5.0  # seconds that a late worker is given to answer before it is killed, or its limit once more
 PLACED = ("phase", "step", "episode", "seed", "last_action")  # what a program's failure tells of its place
 
 
@@ -77,11 +77,6 @@ def lasts(error: WorkerError, report: ExitReport) -> bool:
 def backoff(k: int) -> float:
     """The first restart is at once, the k-th after it waits 0.5 s x 2^(k-1), at most 30 s."""
     return 0.0 if k == 0 else min(LONGEST_BACKOFF, BACKOFF * 2.0 ** min(k - 1, 64))
-
-
-def grace(limit: float) -> float:
-    """Seconds that a late worker is given to answer before it is killed."""
-    return max(limit, LEAST_GRACE)
 
 
 # -- errors from reports ---------------------------------------------------------------------------------------------

@@ -151,9 +151,6 @@ class Pool:
             continue
         return events
 
-    def in_slot_order(self) -> list[Worker]:
-        return self.group.in_slot_order()
-
     def where(self, slot: int) -> Where:
         """The place of a slot, for errors."""
         return self.by_slot[slot].at(slot)
@@ -161,7 +158,7 @@ class Pool:
     @property
     def restarts(self) -> tuple[int, ...]:
         """How often each slot's worker was started anew."""
-        return tuple(len(worker.restarts) for worker in self.in_slot_order() for _ in worker.slots)
+        return tuple(len(worker.restarts) for worker in self.group.in_slot_order() for _ in worker.slots)
 
     def check(self) -> None:
         """Raise ClosedPool or BrokenPool when there is nothing more to be had."""

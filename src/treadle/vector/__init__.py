@@ -4,7 +4,7 @@ One idea: `step` is one closure over the engine's own, and what a vector adds to
 something to tell. In order of reading: `gymnasium` (the vector) on `calls` (what it asks of its environments
 besides steps); `core` and `infos` (what its parts have in common); `env_slot` and `orders`
 (what runs in a slot, and what its resets are given); `rollout` and `partial` (many steps, or some slots);
-`shares` and `probe` (who steps what); `make_vec`, the other doors.
+`shares` (who steps what); `make_vec`, the other doors.
 
 The names below are loaded when they are first used. A name that is a module's too (`treadle.vector.make_vec`) is
 the module here and the function in `treadle`.

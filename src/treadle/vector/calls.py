@@ -12,7 +12,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import StateError, UsageError
 from treadle.vector.core import Core, one_at_a_time
-from treadle.vector.env_slot import REFUSED, Ask, OwnValue, SlotState
+from treadle.vector.env_slot import REFUSED, Ask, SlotState
 from treadle.vector.orders import chosen_slots
 
 Function = Callable[..., Any]  # of an environment and more arguments
@@ -82,15 +82,15 @@ class SlotCalls(gym.vector.VectorEnv):
     def set_attr_at(self, slots: int | Sequence[int], name: str, values: Any) -> None:
         """`set_attr` in one slot, or in some; a list or tuple has one value for each of them."""
         chosen = chosen_slots(slots, self.num_envs)
-        if isinstance(values, list | tuple):
-            if len(values) != len(chosen):
-                raise UsageError(
-                    "Values must be a list or tuple with length equal to the number of environments. "
-                    f"Got `{len(values)}` values for {len(chosen)} environments."
-                )
-            values = OwnValue(dict(zip(chosen, values, strict=True)))
+        if not isinstance(values, list | tuple):
+            values = [values] * len(chosen)
+        if len(values) != len(chosen):
+            raise UsageError(
+                "Values must be a list or tuple with length equal to the number of environments. "
+                f"Got `{len(values)}` values for {len(chosen)} environments."
+            )
         self._turns.check_free("set_attr")
-        self._lockstep.call(Ask.SET_ATTR, name, values, slots=chosen)
+        self._lockstep.call_each({slot: (Ask.SET_ATTR, (name, own), {}) for slot, own in zip(chosen, values)})
 
     def render(self) -> tuple[Any, ...]:
         """One frame (or whatever the render mode says) a slot."""
@@ -133,7 +133,7 @@ class SlotCalls(gym.vector.VectorEnv):
                 "take them one step later, or make this vector in the mode of theirs"
             )
         self._turns.check_free("call_async")
-        self._lockstep.call(Ask.SET_STATE, OwnValue(given), slots=list(given))
+        self._lockstep.call_each({slot: (Ask.SET_STATE, (state,), {}) for slot, state in given.items()})
         self._lockstep.placed(given)
 
 

@@ -69,27 +69,18 @@ class SlotState:
     options: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class OwnValue:
-    """Values by slot: each slot takes its own."""
-
-    values: dict[int, Any]
-
-
 class EnvSlot(GymEnv):
     """Runs one environment of a vector.
 
     Args:
         recipe: how to build it.
         on_end: what happens when an episode ends.
-        slot: its own index.
         registrations: of the caller, from `own_registrations`.
     """
 
-    def __init__(self, recipe: EnvRecipe, on_end: OnEnd, slot: int, registrations: bytes | None = None) -> None:
+    def __init__(self, recipe: EnvRecipe, on_end: OnEnd, registrations: bytes | None = None) -> None:
         register_missing(registrations)
         super().__init__(recipe, on_end)
-        self._slot = slot
         self._kept: dict[str, Any] | None = None
         self._over = False
         self.begins_next_now: bool | None = None
@@ -122,8 +113,7 @@ class EnvSlot(GymEnv):
             return super().call(attribute, args, kwargs)
         if name == Ask.SET_ATTR:
             attribute, value = args
-            own = value.values[self._slot] if isinstance(value, OwnValue) else value
-            getattr(self.env, "set_wrapper_attr", partial(setattr, self.env))(attribute, own)
+            getattr(self.env, "set_wrapper_attr", partial(setattr, self.env))(attribute, value)
             self.step = self.env.step if self.step != self._held else self.step  # it may be what was set
             return None
         if name == Ask.OVER:
@@ -131,7 +121,7 @@ class EnvSlot(GymEnv):
         if name == Ask.GET_STATE:
             return SlotState(self._kept_by().get(), self._over, self._kept)
         if name == Ask.SET_STATE:
-            return self._put(args[0].values[self._slot])
+            return self._put(args[0])
         raise UsageError(f"{name!r} is nothing that a vector asks of its slots")
 
     def hands_over(self, name: str, args: tuple[Any, ...]) -> bool:
@@ -170,9 +160,6 @@ def slots_of(
             raise UsageError(f"{len(each)} environments, but num_envs={num_envs}")
     if not each:
         raise UsageError("a vector needs at least one environment")
+    recipes = [EnvRecipe.of(env, env_kwargs, wrappers, imports) for env in each]
     registrations = own_registrations()
-
-    def factory(env: Any, slot: int) -> partial[EnvSlot]:
-        return partial(EnvSlot, EnvRecipe.of(env, env_kwargs, wrappers, imports), on_end, slot, registrations)
-
-    return [factory(env, slot) for slot, env in enumerate(each)]
+    return [partial(EnvSlot, recipe, on_end, registrations) for recipe in recipes]

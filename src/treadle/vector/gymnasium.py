@@ -32,9 +32,8 @@ from treadle.vector.env_slot import EnvLike, EnvSlot, slots_of
 from treadle.vector.infos import BatchForm, Five, InfoStyle
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
 from treadle.vector.partial import PartialBatches, Partly
-from treadle.vector.probe import measure, policy_threads, tell
 from treadle.vector.rollout import Act, Rollout, RolloutMaker
-from treadle.vector.shares import Why, choose_shares, matters, worth_using
+from treadle.vector.shares import Why, choose_shares, matters, measure, policy_threads, tell, worth_using
 from treadle.vector.spaces import ObservationMode, VectorSpaces, check_mode, vector_spaces
 from treadle.wire import bell
 from treadle.worker.backends import default_backend

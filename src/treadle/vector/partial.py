@@ -29,7 +29,7 @@ from treadle.checks import check_seconds, check_whole
 from treadle.errors import UsageError, WorkerError
 from treadle.interrupts import Later
 from treadle.lockstep.batch import News, final_observation
-from treadle.lockstep.joint import JointRequest, tell
+from treadle.lockstep.recover import JointRequest, tell
 from treadle.lockstep.slot_rows import ByMessage, SlotRows
 from treadle.lockstep.slots import Seen, Slot
 from treadle.pool import failure

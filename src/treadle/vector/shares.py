@@ -8,17 +8,44 @@ Workers are worth having while they save more than they cost. A batch that is ov
 had, because another program runs there or because of a policy's own threads: in lockstep the slowest decides, and
 who shares a core is late by whole time slices. Longer batches gain all the same.
 
-The functions here are pure: `probe.py` measures, and the vector asks.
+How an environment spends its steps, and what stands beside it, is measured before that is chosen.
+
+Does it wait or compute? It shows in its first steps: the wall time that went by while its process neither ran nor
+stood in line for a core. What the environment's own children compute counts as waiting, since it goes on beside
+everything else; standing in line does not, so a busy machine does not make an environment look patient, nor slow.
+
+Is a second core to be had? The caller computes for a moment while the worker steps, and the kernel says how long each
+of them stood in line. (The load average would tell of the last minute, which is often one's own imports, and a look at
+who is running right now of a moment too short.)
+
+How long does it take to wake a worker? It is asked a few times after it has gone to sleep, and says when it began.
+
+The steps are those of an environment built for this, in a worker that is thrown away. The vector's own environments
+are never touched: a step of theirs would move their random streams, and one that has been stepped cannot move to
+another process. The price is one environment's start.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum, auto
+from statistics import median
+from time import perf_counter, process_time, sleep
+from typing import Any
 
 from treadle.checks import check_whole, check_workers
-from treadle.errors import UsageError
-from treadle.worker.options import MOST_WORKERS
+from treadle.errors import UsageError, WorkerTimeout
+from treadle.pool.events import Done, Event, Lost
+from treadle.pool.pool import Pool
+from treadle.pool.processor import times_of, times_of_thread
+from treadle.program.base import Description, Program
+from treadle.worker.options import MOST_WORKERS, PoolOptions
+
+log = logging.getLogger("treadle")
 
 # Below these, more workers cost more than they gain: to wake one takes up to 100 us of a core, whatever it does then.
 WAITING_SHARE, WAITING_SECONDS = 0.5, 200e-6
@@ -30,6 +57,14 @@ CROWDED_SECONDS = 4e-3  # a batch from here on gains as much by more processes a
 # The threads of torch (OpenMP) go on trying for about so long after a policy has been asked, each on a core. A worker
 # that shares a core with one gets half of it, and first has to wait for the end of a time slice.
 THREADS_SECONDS, SLICE_SECONDS = 7e-3, 3e-3
+
+STEPS, SECONDS = 64, 0.1  # as many steps as are measured, and how long at most; at least one step
+WARM = 32  # of them are not counted if there are more: what is run for the first time takes up to twice as long
+LIMIT = 5.0  # seconds for a reset and a step, and for all others; then what they have cost so far decides
+BESIDE = 0.015  # seconds that the caller computes beside it: some of the scheduler's time slices
+LOOKS, BETWEEN = 3, 0.02  # how often, at most, and how many seconds lie between
+WAKES, ASLEEP = 3, 0.0015  # how often a worker is woken, and after how many seconds it has gone to sleep
+GRAPHICS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # there a policy computes, if there is one
 
 
 @dataclass(frozen=True)
@@ -143,3 +178,193 @@ def choose_shares(
             most = n if backend == "thread" else MOST_WORKERS
         workers = max(1, min(n - inline, most))
     return (int(workers) if workers is not None else None), inline
+
+
+# -- what is measured -------------------------------------------------------------------------------------------------
+
+
+def measure(factory: Callable[[], Program], n: int, options: PoolOptions | None = None) -> Measured | None:
+    """Build a slot in a worker process, reset it with seed 0, step it with random actions, and throw it away.
+
+    Args:
+        factory: of a program that runs an environment.
+        n: how many slots there are going to be: whether a second core is to be had is looked at where it matters.
+        options: start_method, preload, start_timeout and worker_output of it count.
+
+    Returns:
+        None when it raised or died on the way: the vector's own slots will say so where it matters.
+
+    Raises:
+        StartupFailed: it cannot be built.
+    """
+    options = replace(
+        options or PoolOptions(),
+        backend="process",
+        on_failure="raise",
+        step_timeout=LIMIT,
+        close_timeout=2.0,
+        max_restarts=3,
+        brief=True,
+    )
+    pool = Pool([lambda: _Probe(factory())], workers=1, rows=False, options=options)
+    patience = None
+    try:
+        pid = pool.workers[0].pid
+        for name in ("prepare", "steps"):
+            began, busy = perf_counter(), sum(times_of(pid))
+            event = _asked(pool, name)
+            if isinstance(event, Lost) and isinstance(event.error, WorkerTimeout):
+                patience = 0.0
+                return _measured(perf_counter() - began, sum(times_of(pid)) - busy, 1)
+            if (said := _said(event)) is None:
+                return None
+        found = replace(_measured(*said), wake=_time_to_wake(pool))
+        return replace(found, stood=_time_in_line(pool)) if found.crowd_matters(n) else found
+    finally:
+        pool.close(patience)
+
+
+def _asked(pool: Pool, name: str) -> Event:
+    pool.ask(name)
+    return pool.answers(name)[0]
+
+
+def _said(event: Event) -> Any:
+    """What a call returned; None where it raised or the worker died."""
+    if isinstance(event, Done) and event.reply.extras is not None:
+        return event.reply.extras.infos.get(0)
+    return None
+
+
+def _time_to_wake(pool: Pool) -> float:
+    times = []
+    for _ in range(WAKES):
+        sleep(ASLEEP)
+        asked = perf_counter()
+        began = _said(_asked(pool, "now"))
+        if began is None:
+            return 0.0
+        times.append(began - asked)
+    return median(times)
+
+
+def _time_in_line(pool: Pool) -> float:
+    """The part of the time that the caller and a worker stand in line while both compute: the least of some looks, as
+    a stranger who goes at once is none."""
+    least = 1.0
+    for again in range(LOOKS):
+        if again:
+            sleep(BETWEEN)
+        pool.ask("beside")
+        own = compute_beside()
+        theirs = _said(pool.answers("beside")[0])
+        if theirs is None:
+            return 0.0
+        least = min(least, (own + theirs) / 2)
+        if least < CROWDED_SHARE:
+            break
+    return least
+
+
+def compute_beside() -> float:
+    """Compute for BESIDE seconds; the part of them that this thread stood in line for a core."""
+    own = "/proc/thread-self"
+    began, stood = perf_counter(), times_of_thread(own)[1]
+    while (elapsed := perf_counter() - began) < BESIDE:
+        pass
+    return (times_of_thread(own)[1] - stood) / elapsed
+
+
+class _Probe(Program):
+    def __init__(self, slot: Program) -> None:
+        self._slot = slot
+
+    def describe(self) -> Description:
+        return Description()
+
+    def prepare(self) -> bool:
+        """The first step imports, compiles, allocates."""
+        space: Any = self._slot.describe().action_space
+        space.seed(0)
+        self._slot.begin(0)
+        self._actions = [space.sample() for _ in range(STEPS)]  # some take longer than a step
+        self._step(self._actions[0])
+        return True
+
+    def steps(self) -> tuple[float, float, int]:
+        """Step, reset where an episode ends, and see where the time goes: in the later steps, where there are some.
+
+        Returns: seconds of wall time, standing in line for a core not counted; of them those that this process ran; how
+        many steps that were.
+        """
+        spent = 0.0
+        for actions in (self._actions[:WARM], self._actions[WARM:]):
+            began, ran, stood, steps = perf_counter(), process_time(), times_of(os.getpid())[1], 0
+            while steps < len(actions) and (steps == 0 or spent + perf_counter() - began < SECONDS):
+                self._step(actions[steps])
+                steps += 1
+            elapsed, ran, stood = perf_counter() - began, process_time() - ran, times_of(os.getpid())[1] - stood
+            spent += elapsed
+            if spent >= SECONDS:
+                break
+        return max(elapsed - stood, min(ran, elapsed)), ran, steps
+
+    def beside(self) -> float:
+        """As the caller does meanwhile."""
+        return compute_beside()
+
+    def now(self) -> float:
+        """The same clock as the caller's."""
+        return perf_counter()
+
+    def _step(self, action: Any) -> None:
+        _, _, terminated, truncated, _ = self._slot.step(action)
+        if terminated or truncated:
+            self._slot.begin()
+
+    def close(self) -> None:
+        self._slot.close()
+
+
+def _measured(elapsed: float, ran: float, steps: int) -> Measured:
+    return Measured(elapsed / steps, min(1.0, max(0.0, 1.0 - ran / elapsed)))
+
+
+def policy_threads() -> int:
+    """How many threads a policy in the caller computes with, as far as one can see: torch's, on processors.
+
+    1 where torch has not been imported, where there is a graphics processor for it, and where its threads (OpenMP's)
+    are told to sleep when they have nothing to do.
+    """
+    torch = sys.modules.get("torch")
+    threads = getattr(torch, "get_num_threads", None)  # it may be half imported
+    if threads is None or os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive":
+        return 1
+    return 1 if any(map(os.path.exists, GRAPHICS)) else max(1, int(threads()))
+
+
+def tell(found: Measured | None, n: int, workers: int | None, inline: int, why: Why, threads: int) -> None:
+    """Say through the logger (INFO) what was measured, and what follows from it."""
+    if found is None:
+        what = "how environments spend a step could not be measured, so they count as computing"
+    else:
+        does = "wait" if found.waits else "compute"
+        what = f"environments {does} (a step took {found.step * 1e3:.3g} ms, {found.share:.0%} of it waiting)"
+        batch = n * found.step * 1e3
+        if why is Why.SHORT:
+            what += f", and {n} of them take {batch:.2g} ms, no longer than waking a worker ({found.wake * 1e3:.2g} ms)"
+        elif why is Why.CROWDED:
+            what += f", and other programs compute: {found.stood:.0%} of the time was standing in line for a core"
+        elif why is Why.THREADS:
+            what += f", and torch has {threads} threads (torch.set_num_threads), which keep cores from workers"
+    if inline == n:
+        log.info(
+            "workers='auto': %s. All %d slots are the caller's, without workers: what crashes there takes your program "
+            "with it (workers=1 or more: processes)",
+            what,
+            n,
+        )
+        return
+    log.info(
+        "workers='auto': %s. Of %d slots %d are the caller's; workers for the others: %s", what, n, inline, workers
+    )

@@ -19,17 +19,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from treadle.errors import TooManyFiles, UsageError
 from treadle.interrupts import Later
-from treadle.memory.arena import anonymous_file
+from treadle.memory.arena import anonymous_file, text_of
 from treadle.wire import carried
 from treadle.wire.carried import AT_ONCE
 from treadle.wire.channel import Channel, Undecodable
 from treadle.wire.line import Line
 from treadle.wire.messages import CLOSING, ExitReport, Hello, Op, Raised, WorkerSpec, signal_name
-from treadle.worker import child, forkserver, lifeline, modules, oom
+from treadle.worker import child, forkserver, lifeline, modules
 from treadle.worker.options import PoolOptions, environ_of
 from treadle.worker.place import Place
 from treadle.worker.stderr import THREAD_NAME, StderrReader, Tail
@@ -37,6 +38,9 @@ from treadle.worker.worker import Common, Worker
 
 START_METHODS = ("forkserver", "spawn", "fork")
 PAYLOAD_TIMEOUT = 30.0  # seconds for the rest of a message that a worker has announced
+OWN, CGROUP, VMSTAT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"), Path("/proc/vmstat")
+
+Kills = dict[str, int]  # file -> how many processes were killed, as it says; files that say nothing are not there
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ class ProcessWorker(Worker):
             self.common.reader = self.common.reader or StderrReader(shown=self.common.options.worker_output != "keep")
         self._reader = self.common.reader
         self._tail: Tail | None = None
-        self._kills = oom.kills()
+        self._kills = kills()
         self._watch = select.poll()  # its pidfd
         self._child = type(self)._child  # the one before has been buried, and its number may be another's
         try:
@@ -272,7 +276,7 @@ class ProcessWorker(Worker):
                 lines,
                 _fatal(stack),
                 self._forced,
-                oom.risen(self._kills, oom.kills()) if killed and self._kills else None,
+                risen(self._kills, kills()) if killed and self._kills else None,
                 lines=0 if self._tail is None else self._tail.count,
             )
             self._ended = self._reaped = True
@@ -364,3 +368,50 @@ def _only(keep: int) -> None:
                 os.close(fd)
         except OSError:
             continue  # the listing's own descriptor
+
+
+# -- out of memory? --------------------------------------------------------------------------------------------------
+# A worker that the out-of-memory killer ends is gone by SIGKILL, like one that somebody kills by hand; nothing of its
+# own can tell. But the kernel counts: for a control group (`memory.events` or, of version 1, `memory.oom_control`) and
+# for the machine (`/proc/vmstat`); and it counts before it sends the signal.
+
+
+def kills() -> Kills:
+    """The counters as they are now."""
+    found = {}
+    for path in (*_group_files(), VMSTAT):
+        count = _count(path)
+        if count is not None:
+            found[str(path)] = count
+    return found
+
+
+def risen(before: Kills, now: Kills) -> str:
+    """The first counter that has risen, in words; "" when none has."""
+    for path, count in now.items():
+        if count > before.get(path, count):
+            return f"the kernel counts {count} out-of-memory kills in {path}, before it started {before[path]}"
+    return ""
+
+
+def _group_files() -> list[Path]:
+    """This process's groups: where they are named, and where a container shows its own as the root."""
+    files = []
+    for line in text_of(OWN).splitlines():
+        _, controllers, name = line.split(":", 2)
+        if not controllers:
+            folders, file = (CGROUP / name.lstrip("/"), CGROUP), "memory.events"
+        elif "memory" in controllers.split(","):
+            folders, file = (CGROUP / "memory" / name.lstrip("/"), CGROUP / "memory"), "memory.oom_control"
+        else:
+            continue
+        files.append(next((folder / file for folder in folders if (folder / file).exists()), folders[0] / file))
+    return files
+
+
+def _count(path: Path) -> int | None:
+    for line in text_of(path).splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill" and value.strip().isdigit():
+            return int(value)
+    return None
