@@ -13,8 +13,8 @@ from plan_envs import same
 
 from treadle.plan import ExternalProcess, GymPlanEnv, ParallelEnv
 from treadle.plan.batch import LENT, MOST_BUFFERS
+from treadle.plan.env import walking
 from treadle.plan.items import Work, lay, lift, packed
-from treadle.plan.stepping import walking
 from treadle.plan.work import do_work
 from treadle.worker.options import WorkerOptions
 

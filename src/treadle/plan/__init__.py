@@ -3,7 +3,7 @@
 One idea: an item of a batch brings the state that it begins in, so any worker may do it, and do it again when another
 has died. In order of reading: `env` (an environment with its state), `gym_plan_env` (any Gymnasium environment as one);
 `parallel` (the door: `ParallelEnv`), `items` (what a batch is made of), `futures` (a pool, and a future for each
-request), `batch` (cut, sent, taken, put together), `work` and `stepping` (the worker's side); `checking` and `external`
+request), `batch` (cut, sent, taken, put together), `work` (the worker's side); `checking` and `external`
 beside it.
 
 The names below are loaded when they are first used.

@@ -12,8 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import TimeLimit
 
 from treadle.errors import StateError, UsageError
-from treadle.plan.env import PROCESSES, PlanEnv, overrides
-from treadle.plan.stepping import Steps, plain
+from treadle.plan.env import PROCESSES, PlanEnv, Steps, overrides, plain
 from treadle.program.gym_env import EnvRecipe, recipe_parts
 from treadle.states.keeper import Keeper
 from treadle.states.replay import Replayed
@@ -231,7 +230,7 @@ class GymPlanEnv(PlanEnv):
         return image if self._obs_type == "rgb" else (image @ GREY).astype(np.uint8)
 
     def plain_walk(self, wanted: bool) -> Steps | None:
-        """See `treadle.plan.stepping`. None where a subclass, or the object itself, does a step in its own way."""
+        """See `treadle.plan.env.walking`. None where a subclass, or the object itself, does a step in its own way."""
         own = not STEPPED.isdisjoint(self.__dict__) or overrides(self, GymPlanEnv, STEPPED)
         if own or self._processes or self._return_image:
             return None

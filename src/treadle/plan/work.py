@@ -12,6 +12,7 @@ import numpy as np
 
 from treadle.memory.arena import Arena
 from treadle.memory.lent import Region
+from treadle.plan.env import walking
 from treadle.plan.items import (
     ALIGN,
     Ask,
@@ -25,7 +26,6 @@ from treadle.plan.items import (
     lift,
     packed,
 )
-from treadle.plan.stepping import walking
 from treadle.program.base import Description, Program
 from treadle.program.ids import register_missing
 from treadle.states.keeper import PLAIN

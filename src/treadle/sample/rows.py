@@ -18,7 +18,7 @@ import numpy as np
 
 from treadle import seeding
 from treadle.errors import BadAction, UsageError, Where, WorkerError
-from treadle.lockstep.slot_rows import SlotRows
+from treadle.lockstep.batch import SlotRows
 from treadle.play.recipe import SKIPPED, Results, RolloutRecipe
 from treadle.play.rounds import RESULTS, AskedSlot, Begin
 from treadle.play.slot import Globals

@@ -17,8 +17,8 @@ of shape ()) gets the slow check, and is written when that finds nothing wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import getitem
+from functools import partial, reduce
+from operator import getitem, itemgetter
 from typing import Any
 
 import numpy as np
@@ -82,26 +82,17 @@ class Layout(Outline):
             return _node_writer(self.plan, self.leaves, rows, slow)
 
         fixed = _node_writer(self.plan, self.leaves, rows, None)
-        if all(len(path) == 1 for path in loose_paths):
-            keys = [path[0] for path in loose_paths]
+        # of most it is a key of the value itself
+        getters = [itemgetter(*path) if len(path) == 1 else partial(reduce, getitem, path) for path in loose_paths]
 
-            def write_flat(value: Any) -> list[Any] | None:
-                try:
-                    fixed(value)
-                    return [value[key] for key in keys]
-                except _UNKNOWN:
-                    return slow(value)
-
-            return write_flat
-
-        def write_nested(value: Any) -> list[Any] | None:
+        def write(value: Any) -> list[Any] | None:
             try:
                 fixed(value)
-                return [reduce(getitem, path, value) for path in loose_paths]
+                return [get(value) for get in getters]
             except _UNKNOWN:
                 return slow(value)
 
-        return write_nested
+        return write
 
     def batch_writer(self, arrays: Sequence[ndarray | None], n: int, *, cast: bool = False) -> BatchWriter:
         """A function that checks a batch of n actions and writes it to ``arrays``, bound to them for good.

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle import gone
+from treadle import gone, trees
 from treadle.errors import UsageError
 from treadle.lockstep.batch import NO_NEWS, Batch, News
 from treadle.program.own_names import kept_as, own_names
@@ -86,7 +86,9 @@ class BatchForm:
 
     def five(self, batch: Batch) -> Five:
         """Observations, rewards, terminations, truncations, infos."""
-        observations = _lists_as_tuples(batch.observations) if self._loose else batch.observations
+        observations = batch.observations
+        if self._loose:
+            observations = trees.map(lambda leaf: tuple(leaf) if isinstance(leaf, list) else leaf, observations)
         some = batch.infos or batch.finals or batch.news
         infos = self.infos(batch.infos, batch.finals, batch.news) if some else self.empty()
         return observations, batch.rewards, batch.terminated, batch.truncated, infos
@@ -96,14 +98,6 @@ class BatchForm:
         partial = getattr(error, "partial", None)
         if isinstance(partial, Batch):
             error.partial = self.five(partial)  # type: ignore[attr-defined]  # it has one: a line above
-
-
-def _lists_as_tuples(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _lists_as_tuples(part) for key, part in tree.items()}
-    if type(tree) is tuple:
-        return tuple(_lists_as_tuples(part) for part in tree)
-    return tuple(tree) if isinstance(tree, list) else tree
 
 
 def gymnasium_infos(

@@ -28,9 +28,8 @@ import numpy as np
 from treadle.checks import check_seconds, check_whole
 from treadle.errors import UsageError, WorkerError
 from treadle.interrupts import Later
-from treadle.lockstep.batch import News, final_observation
+from treadle.lockstep.batch import ByMessage, News, SlotRows, final_observation
 from treadle.lockstep.recover import JointRequest, tell
-from treadle.lockstep.slot_rows import ByMessage, SlotRows
 from treadle.lockstep.slots import Seen, Slot
 from treadle.pool import failure
 from treadle.pool.events import Done, Event, Lost

@@ -13,7 +13,7 @@ ten. The memory of one that has become too small is given back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -82,7 +82,8 @@ class Rollout:
         """
         if not self.terminal_observations:
             return self.following
-        return _with_ends(self.following, list(self.terminal_observations.items()))
+        places, ends = zip(*self.terminal_observations.items(), strict=True)
+        return trees.map(lambda leaf, *rows: _with_ends(leaf, places, rows), self.following, *ends)
 
     def torch(self) -> Any:
         """The same as torch tensors, without a copy: a `Rollout` of tensors. Raises MissingExtra without torch."""
@@ -90,18 +91,14 @@ class Rollout:
         return tensors_of(self)
 
 
-def _with_ends(batch: Any, ends: list[tuple[tuple[int, int], Any]]) -> Any:
-    if isinstance(batch, dict):
-        return {key: _with_ends(part, [(at, end[key]) for at, end in ends]) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_with_ends(part, [(at, end[i]) for at, end in ends]) for i, part in enumerate(batch))
-    if not isinstance(batch, list):  # an array or a tensor
-        out: Any = batch.copy() if isinstance(batch, np.ndarray) else batch.clone()
-        for at, end in ends:
+def _with_ends(leaf: Any, places: Iterable[tuple[int, int]], ends: Iterable[Any]) -> Any:
+    if not isinstance(leaf, list):  # an array or a tensor
+        out: Any = leaf.copy() if isinstance(leaf, np.ndarray) else leaf.clone()
+        for at, end in zip(places, ends):
             out[at] = end
         return out
-    rows = [list(row) for row in batch]
-    for (t, slot), end in ends:
+    rows = [list(row) for row in leaf]
+    for (t, slot), end in zip(places, ends):
         rows[t][slot] = end
     return [tuple(row) for row in rows]
 
