@@ -218,7 +218,7 @@ def fork_servers() -> tuple[set[int], set[int]]:
     found = forkserver.servers()
     waiting = [each for each in found[1:] if not each.workers]
     assert len(waiting) <= forkserver.KEPT, f"{len(waiting)} fork servers wait for workers"
-    return {each.pid for each in found}, {fd for each in found for fd in each.fds()}
+    return {each.pid for each in found}, {fd for each in found for fd in (each.channel.fileno(), each.pidfd)}
 
 
 # --- photographs -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import numpy as np
 from treadle.memory.arena import view
 from treadle.memory.ring import Ring, Rings
 from treadle.spaces import Layout
+from treadle.spaces.layout import flat_view
 
 Write = Callable[[Any], Any]
 
@@ -25,35 +26,22 @@ class Stage:
     Attributes:
         writes: one a slot.
         arrays: what is copied once a batch is whole; None for a leaf that is not.
+        at_hand: the block at hand: its only leaf, as a flat view and as an array [k, *shape].
     """
 
     def __init__(self, layout: Layout, k: int) -> None:
-        leaf = layout.leaves[0] if len(layout.leaves) == 1 else None
-        self._at_hand: list[Any] = [None, None]
+        only = [leaf for leaf in layout.leaves if leaf.nbytes >= DIRECT] if len(layout.leaves) == 1 else []
+        self.at_hand: list[Any] = [None, None]
         self.arrays: list[np.ndarray | None]
-        if leaf is not None and leaf.fixed and leaf.nbytes >= DIRECT and _can_be_viewed(leaf.dtype):
+        if only and flat_view(only[0], np.zeros(only[0].shape or (), only[0].dtype)) is not None:
             self.arrays = [None]
-            self.writes = [_moving_writer(layout, self._at_hand, i) for i in range(k)]
+            self.writes = [_moving_writer(layout, self.at_hand, i) for i in range(k)]
             return
         self.arrays = [np.zeros((k, *(each.shape or ())), each.dtype) if each.fixed else None for each in layout.leaves]
         self.writes = _row_writers(self.arrays, layout, k)
 
-    def turn_to(self, rows: tuple[Any, np.ndarray]) -> None:
-        """The block at hand: its only leaf, as a flat view and as an array [k, *shape]."""
-        self._at_hand[:] = rows
-
 
 DIRECT = 1024  # bytes of a leaf from which on a second copy costs more than an exact check in Python
-
-
-def _can_be_viewed(dtype: Any) -> bool:
-    """Can memoryviews of it be assigned to?"""
-    one = np.zeros(1, dtype)
-    try:
-        view(one)[:] = one
-    except (ValueError, NotImplementedError):
-        return False
-    return True
 
 
 def _moving_writer(layout: Layout, at_hand: list[Any], i: int) -> Write:
@@ -152,7 +140,7 @@ class Rows:
         cannot be mapped here."""
         found = self._blocks.get(index) or self._bound(index)
         if found.direct is not None:
-            self._stage.turn_to(found.direct)  # type: ignore[union-attr]
+            self._stage.at_hand[:] = found.direct  # type: ignore[union-attr]
         return found
 
     def _bound(self, index: int) -> BlockView:

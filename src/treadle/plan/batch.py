@@ -132,9 +132,10 @@ class BatchEnv:
         self._seconds: dict[str, float] = {}  # what an item took lately
         self._room: dict[Any, float] = {}  # bytes of a region that an item took lately
         self._buffers: BufferPool | None = None
-        arena = self._pools[0].pool.memory.arena
-        if arena is not None and len(self._pools) == 1 and self._pools[0].shares_memory:
-            self._buffers = BufferPool(arena, least=LEAST_BYTES, most=MOST_BYTES, count=MOST_BUFFERS)
+        pool = self._pools[0].pool
+        # processes of this machine see the arena, and in the caller's own nothing need be laid
+        if len(self._pools) == 1 and pool.options.backend == "process":
+            self._buffers = BufferPool(pool.memory.arena, least=LEAST_BYTES, most=MOST_BYTES, count=MOST_BUFFERS)
 
     def __len__(self) -> int:
         return len(self._envs)

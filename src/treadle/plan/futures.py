@@ -94,11 +94,6 @@ class Workers:
         self.by_slot, self._calls = self.pool.by_slot, self.pool.calls
         self._calls.again = ""  # states come with the items: there is nothing to be reset
 
-    @property
-    def shares_memory(self) -> bool:
-        """Are the slots in processes of this machine, which see the arena? In the caller's own nothing need be laid."""
-        return self.pool.options.backend == "process"
-
     def ask(
         self,
         slot: int,

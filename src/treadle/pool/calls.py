@@ -380,16 +380,13 @@ class Calls:
     def _give_up(self, worker: Worker) -> None:
         """Drop the answers to all that a worker owes when they come; their rows are out of service until then."""
         for each in worker.owed:
-            worker.late.add(each.request.id)
-            self._withhold(each.request)
+            request = each.request
+            worker.late.add(request.id)
+            if request.block >= 0 and self.memory.rows is not None:  # a late answer may still be written there
+                self._withheld[request.id] = request.block
+                self.memory.rows.rings.of(request.block).pins.add(request.block)
         if worker.owed:
             worker.see(life.Event.DEADLINE)
-
-    def _withhold(self, request: Request) -> None:
-        """A late answer may still be written to the request's block: take it out of service until then."""
-        if request.block >= 0 and self.memory.rows is not None:
-            self._withheld[request.id] = request.block
-            self.memory.rows.rings.of(request.block).pins.add(request.block)
 
     def _release(self, id: int) -> None:
         block = self._withheld.pop(id, None)

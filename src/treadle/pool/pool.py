@@ -170,11 +170,6 @@ class Pool:
     def closed(self) -> bool:
         return self.group.closed
 
-    def disown(self) -> None:
-        """In a fork: it belongs to the parent."""
-        self.group.closed = True  # what keeps the fast lane of `step` from being taken
-        self.group.lock = threading.RLock()
-
     def close(self, timeout: float | None = None) -> None:
         """End all workers: ask, wait, SIGTERM to the groups, 1 s, SIGKILL. Idempotent; from any thread, at any time.
 
@@ -250,5 +245,6 @@ def _at_exit() -> None:
 
 
 def _in_fork() -> None:
-    for pool in list(_open):
-        pool.disown()
+    for pool in list(_open):  # they belong to the parent
+        pool.group.closed = True  # what keeps the fast lane of `step` from being taken
+        pool.group.lock = threading.RLock()

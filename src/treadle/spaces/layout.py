@@ -145,7 +145,7 @@ class Layout(Outline):
         return batch.batch_reader(self, arrays, lo, hi)
 
 
-def _view(leaf: Leaf, row: Any) -> Any:
+def flat_view(leaf: Leaf, row: Any) -> Any:
     """A one-dimensional memoryview that writes the row with an exact check, or None if there can be none.
 
     Typed Any because an ndarray is a Buffer in the eyes of type checkers from Python 3.12 on only.
@@ -172,7 +172,7 @@ def _leaf_writer(leaf: Leaf, row: ndarray | None, slow: RowWriter) -> RowWriter:
     """The writer of a layout that is one leaf."""
     if row is None:
         return lambda value: [value]
-    view = _view(leaf, row)
+    view = flat_view(leaf, row)
     everything = slice(None)  # made once: view[:] would make one for every write
 
     if isinstance(leaf.space, gs.Discrete) and view is not None:
@@ -242,7 +242,7 @@ def _node_writer(plan: Plan, leaves: Sequence[Leaf], rows: Sequence[ndarray | No
         leaf, row = leaves[child], rows[child]
         if row is None:
             continue
-        view = _view(leaf, row)
+        view = flat_view(leaf, row)
         if view is None:
             blocks.append((key, row, _kinds(leaf, row), row.shape, row.dtype))
         elif isinstance(leaf.space, gs.Discrete):

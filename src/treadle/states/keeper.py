@@ -171,8 +171,9 @@ class Keeper:
             elif found.get(name) is not None:
                 found[name] = None
         for checker in self._checkers:
-            if not checker.checked_data_reuse:
-                pass_first_checks(checker)
+            if not checker.checked_data_reuse:  # it compares first steps with the reset before, which a state has not
+                checker.checked_reset = checker.checked_step = checker.checked_data_reuse = True
+                checker._previous_data = None
         if self._bare:
             return
         for part, value in zip(self._own, own):
@@ -367,12 +368,6 @@ def layers_of(env: gym.Env) -> list[Any]:
 def keeps_itself(layer: Any) -> bool:
     """Does its class say `state_is_all = True`: its get_state() and set_state(state) are all there is to keep?"""
     return getattr(type(layer), "state_is_all", False)
-
-
-def pass_first_checks(layer: Any) -> None:
-    """Gymnasium's checker compares the first steps with the reset before them, which a state does not have."""
-    layer.checked_reset = layer.checked_step = layer.checked_data_reuse = True
-    layer._previous_data = None
 
 
 def generators_of(layer: Any) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ there; and a `finally` begins with giving it back, so Ctrl-C leaves no claim beh
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import wraps
@@ -86,13 +86,12 @@ class Mender:
     The action of a slot whose episode has ended is ignored in NEXT_STEP mode, so it may be anything.
 
     Args:
-        space: of one action.
-        n: slots.
-        ignored: asks which slots will ignore their next action.
+        core: of the vector.
     """
 
-    def __init__(self, space: gym.Space, n: int, ignored: Callable[[], Sequence[bool]]) -> None:
-        self._space, self._n, self._ignored = space, n, ignored
+    def __init__(self, core: Core) -> None:
+        self._space, self._n, self._lockstep = core.single_action_space, core.pool.n, core.lockstep
+        self._skips = core.mode is AutoresetMode.NEXT_STEP  # then a slot ignores its action in the step after an end
 
     def given(self, take: Callable[[Any], T], actions: Any) -> T:
         """What `take` makes of the actions, or of mended ones where it refuses them. Raises BadAction, and what `take`
@@ -107,11 +106,11 @@ class Mender:
 
     def mend(self, actions: Any) -> Any | None:
         """Actions to try instead; None when there is nothing to mend."""
-        if not isinstance(self._space, gs.Discrete | gs.MultiDiscrete | gs.MultiBinary | gs.Box):
+        if not self._skips or not isinstance(self._space, gs.Discrete | gs.MultiDiscrete | gs.MultiBinary | gs.Box):
             return None
         if not isinstance(actions, list | tuple | np.ndarray) or not np.iterable(actions) or len(actions) != self._n:
             return None
-        ignored = self._ignored()
+        ignored = self._lockstep.call(Ask.OVER)
         if not any(ignored):
             return None
         return [self._any() if skip else action for action, skip in zip(actions, ignored, strict=True)]
@@ -142,11 +141,6 @@ class Core:
     mode: AutoresetMode
     single_action_space: gym.Space
     partly: bool = False
-
-    def mender(self) -> Mender:
-        """Has second thoughts about actions."""
-        skips = self.mode is AutoresetMode.NEXT_STEP  # then a slot ignores its action in the step after an end
-        return Mender(self.single_action_space, self.pool.n, lambda: self.lockstep.call(Ask.OVER) if skips else ())
 
     def check_whole(self) -> None:
         """Raises UsageError where there is no last batch of all slots, from which rollouts go on."""

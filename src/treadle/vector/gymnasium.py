@@ -27,7 +27,7 @@ from treadle.program.base import OnEnd
 from treadle.program.gym_env import of_coroutines
 from treadle.repro import Repro, recipe_of, spaces_of
 from treadle.vector.calls import SlotCalls
-from treadle.vector.core import A_STEP, IDLE, Core, Counts, SpacesDiffer, Turns, VectorStats, one_at_a_time
+from treadle.vector.core import A_STEP, IDLE, Core, Counts, Mender, SpacesDiffer, Turns, VectorStats, one_at_a_time
 from treadle.vector.env_slot import EnvLike, EnvSlot, slots_of
 from treadle.vector.infos import BatchForm, Five, InfoStyle
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
@@ -120,7 +120,7 @@ class VectorEnv(SlotCalls):
         form = BatchForm(style, n, bool(lockstep.observations.loose), on_failure not in (None, "raise"))
         turns = Turns(engine, lockstep, type(self).__name__)
         super().__init__(Core(engine, lockstep, turns, form, Counts(n), self.autoreset_mode, self.single_action_space))
-        self._mender = self._core.mender()
+        self._mender = Mender(self._core)
         self._partial: PartialBatches | None = None
         self._rollouts: RolloutMaker | None = None
         self._step = self._bind()

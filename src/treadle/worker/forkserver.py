@@ -235,10 +235,6 @@ class ForkServer:
         """What it has imported, or is going to."""
         return self.report if isinstance(self.report, frozenset) else frozenset(self.modules)
 
-    def fds(self) -> list[int]:
-        """The caller's descriptors that belong to it."""
-        return [fd for fd in (self.channel.fileno(), self.pidfd) if fd >= 0]
-
     def fork(self, sock: socket.socket, modules: tuple[str, ...] = (), what: str = "fork") -> tuple[int, int]:
         """A new worker on `sock`, or with "server" a server: (pid, pidfd). `modules`: of our own, to be imported
         before, once for all.

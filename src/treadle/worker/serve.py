@@ -247,8 +247,8 @@ class Server:
             if begins is not None:  # it was put into another state
                 self.programs[i].begins_next_now = None
                 self._steps[i] = partial(self._begin_row, i) if begins else self.programs[i].step
-            elif not self._about_to_begin(i):
-                self._steps[i] = self.programs[i].step
+            elif not (isinstance(self._steps[i], partial) and self._steps[i].func == self._begin_row):
+                self._steps[i] = self.programs[i].step  # unless that is about to begin the next episode (NEXT_STEP)
             if self._rows is not None:
                 self._rows.done[i] = id
         extras = self._extras(results, {}, {}, raised)
@@ -280,10 +280,6 @@ class Server:
     def _opened(self, i: int, order: Any, control: Any) -> Generator[Any, None, Any]:
         """A program's stream; what opening it raises comes with its first result."""
         return (yield from self.programs[i].stream(order, control))
-
-    def _about_to_begin(self, i: int) -> bool:
-        """Will the slot's next step begin the next episode (NEXT_STEP)?"""
-        return isinstance(self._steps[i], partial) and self._steps[i].func == self._begin_row
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
