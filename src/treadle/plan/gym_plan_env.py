@@ -82,7 +82,7 @@ class GymPlanEnv(PlanEnv):
         if isinstance(named, list):
             named = [each[0] if isinstance(each, tuple) and each else each for each in named]
         own, _, self._imports = recipe_parts(env_kwargs, named, imports)
-        self._remove_time_limit, self._render_mode, self._obs_type = remove_time_limit, render_mode, obs_type
+        self.remove_time_limit, self.render_mode, self._obs_type = remove_time_limit, render_mode, obs_type
         self._env_kwargs = {**own, **kwargs}
         self._randomness, self._global_rngs = randomness, global_rngs
         self.STATE_IS_ARRAY = array_state  # type: ignore[misc]  # a flag of the object: one class serves both
@@ -97,7 +97,7 @@ class GymPlanEnv(PlanEnv):
         """Build the environment, wrap it, and reset it once. An earlier one is closed."""
         self.close()
         env = self.init_gym_env()
-        if self._remove_time_limit:
+        if self.remove_time_limit:
             env = without_time_limit(env)
         self._gym_env = env
         self.apply_wrappers(self._wrappers)
@@ -111,8 +111,8 @@ class GymPlanEnv(PlanEnv):
     def init_gym_env(self) -> gym.Env:
         """The environment, not wrapped yet."""
         kwargs = dict(self._env_kwargs)
-        if self._render_mode is not None:
-            kwargs["render_mode"] = self._render_mode
+        if self.render_mode is not None:
+            kwargs["render_mode"] = self.render_mode
         if self._obs_type is not None and _emulated(self._env):
             kwargs["obs_type"] = self._obs_type
         return EnvRecipe(self._env, kwargs, imports=self._imports, registrations=None).build()
@@ -174,16 +174,6 @@ class GymPlanEnv(PlanEnv):
         return self._obs_type or ("rgb" if _emulated(self._env) else "coords")
 
     @property
-    def render_mode(self) -> str | None:
-        """As given."""
-        return self._render_mode
-
-    @property
-    def remove_time_limit(self) -> bool:
-        """As given."""
-        return self._remove_time_limit
-
-    @property
     def metadata(self) -> dict[str, Any]:
         """The environment's."""
         return self.gym_env.metadata
@@ -205,11 +195,11 @@ class GymPlanEnv(PlanEnv):
         return self._seen()
 
     def _seen(self) -> np.ndarray:
-        if self._render_mode is None:
+        if self.render_mode is None:
             raise UsageError(f"{self.name} draws nothing: make it with render_mode='rgb_array'")
         image = self.gym_env.render()
         if not isinstance(image, np.ndarray):
-            raise UsageError(f"{self.name} with render_mode={self._render_mode!r} gives no picture")
+            raise UsageError(f"{self.name} with render_mode={self.render_mode!r} gives no picture")
         return image
 
     # -- playing -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -25,6 +25,8 @@ from treadle.plan.items import Items, as_items, dts_of, even_chunks, items_of, s
 from treadle.wire import bell
 from treadle.worker.backends import default_backend
 from treadle.worker.options import WorkerOptions, chosen
+
+T = TypeVar("T")
 
 FLAGS = (
     "SINGLETON",
@@ -90,7 +92,7 @@ class VectorizedEnv(PlanEnv):
         **kwargs: Any,
     ) -> None:
         refuse_misspelt(type(self).__name__, env_class, kwargs)
-        self._env_class, self._n_workers, self._env_kwargs = env_class, whole(n_workers, "n_workers"), kwargs
+        self._env_class, self.n_workers, self._env_kwargs = env_class, whole(n_workers, "n_workers"), kwargs
         self._plan_env: Any = None
         self._closed = False  # only `setup` begins anew then: by mistake, nobody should get new workers
         self._named = name
@@ -213,15 +215,13 @@ class VectorizedEnv(PlanEnv):
         return self._plan_env
 
     def _local(self) -> Any:
-        self._refuse_closed()
-        if self._plan_env is None:
-            raise UsageError(f"{self.name} is not set up yet (delay_setup=True): call setup() or reset() first")
-        return self._plan_env
+        return self._set_up(self._plan_env)
 
-    @property
-    def n_workers(self) -> int:
-        """How many copies there are."""
-        return self._n_workers
+    def _set_up(self, made: T | None) -> T:
+        self._refuse_closed()
+        if made is None:
+            raise UsageError(f"{self.name} is not set up yet (delay_setup=True): call setup() or reset() first")
+        return made
 
     @property
     def gym_env(self) -> Any:
@@ -330,7 +330,7 @@ class ParallelEnv(VectorizedEnv):
         worker_options: WorkerOptions | None = None,
         **kwargs: Any,
     ) -> None:
-        self._blocking = blocking
+        self.blocking = blocking
         self._batch_env: BatchEnv | None = None
         self._workers: Workers | None = None
         given = chosen(worker_options)
@@ -343,11 +343,6 @@ class ParallelEnv(VectorizedEnv):
         self._pool_options = {"step_timeout": step_timeout, "on_failure": on_failure, **given}
         super().__init__(env_class, name, frameskip, autoreset, delay_setup, n_workers, **kwargs)
 
-    @property
-    def blocking(self) -> bool:
-        """Does one worker work at a time?"""
-        return self._blocking
-
     def setup(self) -> None:
         """Start the workers, then make the local environment. Workers from before are ended.
 
@@ -357,7 +352,7 @@ class ParallelEnv(VectorizedEnv):
         self._workers = workers = Workers(self.create_env_callable(), self.n_workers, **self._pool_options)
         try:
             envs = [ExternalProcess.of(workers, slot) for slot in range(self.n_workers)]
-            self._batch_env = BatchEnv(envs, blocking=self._blocking)
+            self._batch_env = BatchEnv(envs, blocking=self.blocking)
             super().setup()
             self._closed = False
         except BaseException:
@@ -368,8 +363,7 @@ class ParallelEnv(VectorizedEnv):
         self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = None, repeat: int = 1
     ) -> tuple[Any, ...]:
         """A batch of steps; see `step_batch`."""
-        batch = self._batch() if self._batch_env is None else self._batch_env
-        return batch.make_transitions(actions, states, dt, return_state, repeat)
+        return self._set_up(self._batch_env).make_transitions(actions, states, dt, return_state, repeat)
 
     def rollout_batch(
         self,
@@ -402,17 +396,11 @@ class ParallelEnv(VectorizedEnv):
         checked, wanted = states_of(states, n, repeat), state_wanted(return_state, False)
         items = Items(sequences, checked, dts_of(dt, n), wanted, repeat)
         self._ready()
-        return self._batch().rollouts(items, observations)
+        return self._set_up(self._batch_env).rollouts(items, observations)
 
     def sync_states(self, state: Any = None) -> None:
         """Put all workers' environments into a state; None: the local environment's."""
-        self._batch().sync_states(self.get_state() if state is None else state, blocking=self._blocking)
-
-    def _batch(self) -> BatchEnv:
-        self._refuse_closed()
-        if self._batch_env is None:
-            raise UsageError(f"{self.name} is not set up yet (delay_setup=True): call setup() or reset() first")
-        return self._batch_env
+        self._set_up(self._batch_env).sync_states(self.get_state() if state is None else state, blocking=self.blocking)
 
     def close(self) -> None:
         """End the workers and close the local environment. Idempotent. Anything but `setup`, which begins anew, raises

@@ -226,10 +226,8 @@ class MujocoState:
 
     def get(self) -> np.ndarray:
         """Integration state and derived arrays in one vector of float64 (whole numbers fit exactly)."""
-        import mujoco
-
         model, data = self._layer.model, self._layer.data
-        self._know(model)
+        mujoco = self._know(model)
         vector = np.empty(self._size)
         mujoco.mj_getState(model, data, vector[: self._core], self._spec)
         at = self._core
@@ -240,21 +238,20 @@ class MujocoState:
 
     def set(self, vector: np.ndarray) -> None:
         """Put it back."""
-        import mujoco
-
         model, data = self._layer.model, self._layer.data
-        self._know(model)
+        mujoco = self._know(model)
         mujoco.mj_setState(model, data, vector[: self._core], self._spec)
         at = self._core
         for name, size, shape in self._derived:
             getattr(data, name)[...] = vector[at : at + size].reshape(shape)
             at += size
 
-    def _know(self, model: Any) -> None:
-        if self._model is model:
-            return
+    def _know(self, model: Any) -> Any:
+        """See what there is to keep of a model. Returns the module."""
         import mujoco
 
+        if self._model is model:
+            return mujoco
         self._spec = mujoco.mjtState.mjSTATE_INTEGRATION
         self._core = mujoco.mj_stateSize(model, self._spec)
         empty = mujoco.MjData(model)  # without contacts, so that only what the model sizes has a size
@@ -265,3 +262,4 @@ class MujocoState:
                 self._derived.append((name, value.size, value.shape))
         self._size = self._core + sum(size for _, size, _ in self._derived)
         self._model = model
+        return mujoco

@@ -55,20 +55,18 @@ class Server:
         """Serve one request; `control` is what streams ask between steps."""
         if request.op is Op.STREAM:
             yield from self._stream(request.id, request.payload, control)
-        else:
-            yield Reply(request.id, self._answer(request))
-
-    def _answer(self, request: Request) -> Extras | None:
+            return
         self._phase = request.op.name.lower()
         try:
             if request.op is Op.STEP:
-                chosen, mailed = request.payload or (None, None)
-                return self.step(request.id, request.block, chosen, mailed)
-            if request.op is Op.RESET:
-                return self._reset(request.id, request.block, request.payload)
-            return self._call(request.id, request.payload)
+                extras = self.step(request.id, request.block, *(request.payload or ()))
+            elif request.op is Op.RESET:
+                extras = self._reset(request.id, request.block, request.payload)
+            else:
+                extras = self._call(request.id, request.payload)
         finally:
             self._phase = "step"
+        yield Reply(request.id, extras)
 
     def close(self) -> dict[int, Raised]:
         """Close every program; what they raise is returned, never raised."""
