@@ -26,7 +26,7 @@ from treadle.plan.items import (
     lift,
     packed,
 )
-from treadle.program.base import Description, Program
+from treadle.program.base import Program
 from treadle.program.ids import register_missing
 from treadle.states.keeper import PLAIN
 from treadle.wire.copies import snapshot
@@ -253,9 +253,6 @@ class PlanSlot(Program):
         self._arena: Arena | None = None
         self._words: Any = None  # where nobody can die alone, nobody reads it
         self._buffers: dict[int, Any] = {}
-
-    def describe(self) -> Description:
-        return Description()
 
     def share(self, arena: Arena, words: Any) -> None:
         """The pool's memory, as this process maps it, and this worker's words in it."""

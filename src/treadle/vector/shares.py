@@ -42,7 +42,7 @@ from treadle.errors import UsageError, WorkerTimeout
 from treadle.pool.events import Done, Event, Lost
 from treadle.pool.pool import Pool
 from treadle.pool.processor import times_of, times_of_thread
-from treadle.program.base import Description, Program
+from treadle.program.base import Program
 from treadle.worker.options import MOST_WORKERS, PoolOptions
 
 log = logging.getLogger("treadle")
@@ -278,9 +278,6 @@ def compute_beside() -> float:
 class _Probe(Program):
     def __init__(self, slot: Program) -> None:
         self._slot = slot
-
-    def describe(self) -> Description:
-        return Description()
 
     def prepare(self) -> bool:
         """The first step imports, compiles, allocates."""
