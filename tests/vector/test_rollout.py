@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_envs import Counter, Echo, Picky, assert_same, copied, of
 
 import treadle
-from treadle.trees import equal, stack
+from treadle.trees import equal
 from treadle.vector.core import AlreadyPending, ClosedVector
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import InfoStyle
@@ -265,7 +265,7 @@ def test_random_actions_are_the_action_spaces() -> None:
         vector.action_space.seed(5)
         rollout = vector.rollout(steps=9)
         vector.action_space.seed(5)
-        np.testing.assert_array_equal(rollout.actions, stack([vector.action_space.sample() for _ in range(9)]))
+        np.testing.assert_array_equal(rollout.actions, np.stack([vector.action_space.sample() for _ in range(9)]))
 
 
 @pytest.mark.parametrize("infos", [InfoStyle.LIST, "legacy"])
