@@ -6,7 +6,6 @@ import pytest
 
 from treadle.errors import UsageError
 from treadle.vector.shares import MOST_WORKERS, Measured, Why, choose_shares, matters, worth_using
-from treadle.worker.options import WorkerOptions
 
 
 @pytest.mark.parametrize(
@@ -134,7 +133,7 @@ def test_what_is_worth_a_worker() -> None:
 @pytest.mark.parametrize("wrong", [{"workers": "all"}, {"inline": "yes"}])
 def test_wrong_words(wrong: dict[str, Any]) -> None:
     given: dict[str, Any] = {
-        "worker_options": WorkerOptions(backend="process"),
+        "backend": "process",
         "workers": "auto",
         "inline": "auto",
         **wrong,
