@@ -83,7 +83,11 @@ class Schedule:
         return self._next
 
     def to_hand_out(self, mean: float) -> float:
-        """About how many indices are still to be taken, if episodes are `mean` steps long; may be negative."""
+        """About how many indices are still to be taken, if episodes are `mean` steps long; may be negative.
+
+        It decides the sizes of orders, whether a node gets more, and how many workers are added. `take` alone decides
+        what is made, so an estimate may be wrong.
+        """
         if self.end is not None:
             return self.end - self._next - self._there + len(self._again)
         if self._steps is None:

@@ -30,7 +30,7 @@ from treadle.samplers.agents import is_parameters
 from treadle.samplers.fate import Asked, SamplerFate
 from treadle.samplers.sampler_slot import Broadcasts, Mishap, Order, SamplerSlot, SlotRecipe, Updates
 from treadle.samplers.steps import StepType
-from treadle.samplers.stop_rules import AtLeast, ByIndex, Exactly, StopRule
+from treadle.samplers.stop_rules import AtLeast, AtLeastByIndex, Exactly, StopRule
 from treadle.samplers.trajectories import Trajectories, batch_of
 from treadle.stream.stream import Stream
 from treadle.stream.watch import Watch
@@ -89,7 +89,7 @@ class RolloutCourier:
         between two samplings is told its next order while it ends the one before.
         """
         source, asked = self._source, self._fate.open
-        if self._growth is not None and isinstance(source, ByIndex):  # where they are of use
+        if self._growth is not None and isinstance(source, AtLeastByIndex):  # where they are of use
             self._grow(self._growth, source)
         for mine in range(source.ahead):
             busy = list(map(attrgetter("worker"), asked))
@@ -101,7 +101,7 @@ class RolloutCourier:
         if not asked and not source.done and not self._calls.expects:
             raise self._fate.cannot()
 
-    def _grow(self, growth: Growth, source: ByIndex) -> None:
+    def _grow(self, growth: Growth, source: AtLeastByIndex) -> None:
         growth.turn(source.schedule.to_hand_out(source.schedule.mean), math.inf)
         added = len(self._workers) - len(self.updates)
         for known in (self.updates, self.due):
@@ -263,19 +263,19 @@ class Gathering:
         together = 1 << 40 if steps is None else -(-steps // (MESSAGES * workers))  # steps that are worth a message
         source: StopRule
         if self._by_index:
-            source = ByIndex(Schedule(episodes, steps), workers, self._base)
+            source = AtLeastByIndex(Schedule(episodes, steps), workers, self._base)
         else:
             source = Exactly((episodes or 0) // workers, workers) if steps is None else AtLeast(steps)
         buffers.begin()
         settle = partial(Trajectories.settle, lay=buffers.lay)
         self._run(source, Order(steps=together, root=self._root), watch, settle)
-        if isinstance(source, ByIndex):
+        if isinstance(source, AtLeastByIndex):
             self._base += source.schedule.end or 0
         return batch_of(source.batches(), buffers.joined)
 
     def scores(self, episodes: int, seed: int, watch: Watch) -> list[Score]:
         """Of the episodes 0, 1, 2, ... of the root `seed`, in order; workers' own randomness stays as it is."""
-        source = ByIndex(Schedule(episodes=episodes), len(self._courier.updates))
+        source = AtLeastByIndex(Schedule(episodes=episodes), len(self._courier.updates))
         self._run(source, Order(root=seed, aside=True), watch, Trajectories.strip)
         rollouts = [batch.part(i, i + 1) for batch in source.batches() for i in range(len(batch.rollouts))]
         scores = []

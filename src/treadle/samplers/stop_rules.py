@@ -121,7 +121,7 @@ class Exactly(StopRule):
         return taken
 
 
-class ByIndex(StopRule):
+class AtLeastByIndex(StopRule):
     """The rollouts of a schedule, in order of index.
 
     Args:

@@ -25,7 +25,8 @@ MadeBy = TypeVar("MadeBy", covariant=True)
 
 
 class Source(Protocol):
-    """What is to be made."""
+    """What is to be made. The loop asks for this alone; a courier asks more of its own source, as those of `sample` do
+    of `ByIndex`."""
 
     @property
     def done(self) -> bool:
