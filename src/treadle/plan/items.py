@@ -174,9 +174,6 @@ class StateBatch:
     kind: str
     data: list[bytes]
 
-    def __len__(self) -> int:
-        return len(self.data)
-
     def __iter__(self) -> Iterator[EnvState]:
         return map(EnvState, itertools.repeat(self.kind), self.data)
 

@@ -90,7 +90,11 @@ def soft_contains(space: Any, element: Any) -> bool:
     A value of a Box may so be flat or out of bounds, one of a Discrete one-hot.
     """
     if isinstance(space, gs.Dict):
-        return isinstance(element, dict) and _all_contain({k: (space[k], element.get(k)) for k in space}, element)
+        return (
+            isinstance(element, dict)
+            and element.keys() == space.spaces.keys()
+            and all(soft_contains(each, element[key]) for key, each in space.spaces.items())
+        )
     if isinstance(space, gs.Tuple):
         return (
             isinstance(element, tuple)
@@ -101,10 +105,6 @@ def soft_contains(space: Any, element: Any) -> bool:
         return True
     entries = _entries(space)
     return entries is not None and entries == int(np.prod(np.shape(element)))
-
-
-def _all_contain(pairs: dict[Any, tuple[Any, Any]], element: dict[Any, Any]) -> bool:
-    return element.keys() == pairs.keys() and all(soft_contains(space, item) for space, item in pairs.values())
 
 
 def contains(space: Any, element: Any) -> bool:

@@ -86,9 +86,18 @@ class Rollout:
         return trees.map(lambda leaf, *rows: _with_ends(leaf, places, rows), self.following, *ends)
 
     def torch(self) -> Any:
-        """The same as torch tensors, without a copy: a `Rollout` of tensors. Raises MissingExtra without torch."""
+        """The same with a torch tensor in the place of every array, over the array's memory, which it keeps alive.
 
-        return tensors_of(self)
+        What is no array (leaves without a fixed shape, infos) stays as it is. Raises MissingExtra without torch.
+        """
+        torch = library("a rollout's tensors need")  # a Rollout's fields say arrays, and hold tensors here
+
+        def tensors(tree: Any, kinds: Any = np.ndarray) -> Any:
+            return trees.map(lambda leaf: torch.as_tensor(leaf) if isinstance(leaf, kinds) else leaf, tree)
+
+        found = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in KEPT}
+        ends = {at: tensors(end, np.ndarray | np.generic) for at, end in self.terminal_observations.items()}
+        return replace(self, **{name: tensors(each) for name, each in found.items()}, terminal_observations=ends)
 
 
 def _with_ends(leaf: Any, places: Iterable[tuple[int, int]], ends: Iterable[Any]) -> Any:
@@ -206,7 +215,8 @@ class Filling:
     def rollout(self) -> Rollout:
         """What has come of it."""
         buffer, layout = self._buffer, self._lockstep.observations
-        whole = [self._loose_leaves(i) if each is None else each for i, each in enumerate(buffer.observations)]
+        loose = self._loose_values
+        whole = [[row[i] for row in loose] if each is None else each for i, each in enumerate(buffer.observations)]
         actions = self._loose_actions or self._lockstep.actions.unflatten(self._actions)
         return Rollout(
             layout.unflatten([leaf[:-1] for leaf in whole]),
@@ -246,9 +256,6 @@ class Filling:
         self._loose_values.append(values)
         return layout.unflatten(values)
 
-    def _loose_leaves(self, index: int) -> list[Any]:
-        return [values[index] for values in self._loose_values]
-
     def _row_of(self, batch: Any, slot: int) -> Any:
         layout = self._lockstep.observations
         values = layout.flatten(batch)
@@ -276,18 +283,3 @@ class Filling:
             begun = np.zeros_like(ends)
             begun[1:] = ends[:-1]
         return self._first_ids + np.cumsum(begun, axis=0, dtype=np.int64)
-
-
-def tensors_of(rollout: Rollout) -> Rollout:
-    """The rollout with a tensor in the place of every array, over the array's memory, which it keeps alive.
-
-    What is no array (leaves without a fixed shape, infos) stays as it is. Raises MissingExtra without torch.
-    """
-    torch = library("a rollout's tensors need")  # a Rollout's fields say arrays, and hold tensors here
-
-    def tensors(tree: Any, kinds: Any = np.ndarray) -> Any:
-        return trees.map(lambda leaf: torch.as_tensor(leaf) if isinstance(leaf, kinds) else leaf, tree)
-
-    found = {each.name: getattr(rollout, each.name) for each in fields(rollout) if each.name not in KEPT}
-    ends = {at: tensors(end, np.ndarray | np.generic) for at, end in rollout.terminal_observations.items()}
-    return replace(rollout, **{name: tensors(each) for name, each in found.items()}, terminal_observations=ends)

@@ -225,8 +225,10 @@ def _leave(code: int, run_atexit: bool) -> None:
         traceback.print_exception(error)
     if run_atexit:
         atexit._run_exitfuncs()
-    else:
-        _flush_queues()
+    elif (util := sys.modules.get("multiprocessing.util")) is not None:
+        # as a process of multiprocessing's own ends: what was put into a queue gets there
+        util._run_finalizers(0)
+        util._run_finalizers()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -235,11 +237,3 @@ def _leave(code: int, run_atexit: bool) -> None:
     if run_atexit:
         ctypes.CDLL(None).fflush(None)  # what C has printed to a pipe; a fork has its caller's lines, too
     os._exit(code)
-
-
-def _flush_queues() -> None:
-    """As a process of multiprocessing's own ends: what was put into a queue gets there."""
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        util._run_finalizers(0)
-        util._run_finalizers()
