@@ -14,6 +14,7 @@ from treadle.errors import UsageError
 from treadle.evaluation.evaluate import evaluate
 from treadle.record.dataset import collect_dataset
 from treadle.reports.run import POINTS, Run, curve, share, spread
+from treadle.worker.options import WorkerOptions
 
 
 def stored(path: Path) -> dict[int, dict[str, np.ndarray]]:
@@ -100,7 +101,7 @@ def test_a_run_that_was_killed_is_told_from_its_parts(collected: Path, tmp_path:
 def test_an_evaluation_is_told_as_its_lines_and_h5py_have_it(tmp_path: Path) -> None:
     """Also where the files of names that begin with a dot have not been copied."""
     out = tmp_path / "out"
-    evaluate("CartPole-v1", None, 9, 4, backend="serial", out=out, max_episode_steps=20)
+    evaluate("CartPole-v1", None, 9, 4, out=out, worker_options=WorkerOptions(backend="serial"), max_episode_steps=20)
     lines = [json.loads(each) for each in (out / "episodes.jsonl").read_text(encoding="utf-8").splitlines()]
     keys = "index", "seed", "return", "length", "end", "success"
     assert told(Run(out)) == [tuple(each[key] for key in keys) for each in lines]
