@@ -103,6 +103,7 @@ def commands() -> str:
     ]
     for words, (kind, _, _) in COMMANDS.items():
         summary, said = help_of(kind)
+        summary = re.sub(r"^ *(?=treadle )", "    ", summary, flags=re.MULTILINE)  # examples
         parts.append(f"## `treadle {words}`\n\n{summary}\n\n| option | default | meaning |\n|---|---|---|")
         for each in fields(kind):
             if each.metadata:
