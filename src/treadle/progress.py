@@ -10,13 +10,16 @@ import importlib.util
 import io
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, TextIO
 
 from treadle.errors import MissingExtra
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
+LATEST = 100  # episodes that a log has the means of, as Stable-Baselines3
 _REDRAW = 0.1  # at least, of a bar
 
 
@@ -171,6 +174,44 @@ def _is_terminal(stream: Any) -> bool:
 def in_notebook(stream: Any) -> bool:
     """Does it write below a notebook's cell?"""
     return type(stream).__module__.partition(".")[0] == "ipykernel"
+
+
+Log = Callable[[dict[str, float], int], object]  # called with numbers by name, and how many steps were made
+
+
+class EpisodeLog:
+    """Logs how the latest episodes went, under the names of Stable-Baselines3's logger.
+
+    These are "rollout/ep_rew_mean", "rollout/ep_len_mean", "time/fps" and, where the environment has one,
+    "rollout/success_rate".
+
+    log: called at most ten times a second, and by `flush`; None: episodes are only counted.
+    """
+
+    def __init__(self, log: Log | None) -> None:
+        self._log, self._steps, self._told = log, 0, -1
+        self._latest: deque[tuple[float, int, bool | None]] = deque(maxlen=LATEST)
+        self._began = self._due = time.monotonic()
+
+    def add(self, total: float, length: int, success: bool | None) -> None:
+        """An episode has ended."""
+        self._latest.append((total, length, success))
+        self._steps += length
+        if time.monotonic() >= self._due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Log the episodes so far, unless that was done."""
+        now = time.monotonic()
+        if self._log is None or not self._latest or self._told == self._steps:
+            return
+        returns, lengths, successes = zip(*self._latest, strict=True)
+        values = {"rollout/ep_rew_mean": fmean(returns), "rollout/ep_len_mean": fmean(lengths)}
+        if any(each is not None for each in successes):
+            values["rollout/success_rate"] = fmean(each is True for each in successes)
+        values["time/fps"] = self._steps / max(now - self._began, 1e-9)
+        self._due, self._told = now + _REDRAW, self._steps
+        self._log(values, self._steps)
 
 
 def throttled(watch: Callable[[Standing], None]) -> Callable[[Standing], None]:

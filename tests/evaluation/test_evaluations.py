@@ -250,7 +250,7 @@ def test_episodes_that_could_not_be_played_lower_the_rate() -> None:
     )
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "MiniGrid-Empty-5x5-v0"])
+@pytest.mark.parametrize("env", ["CartPole-v1", "MiniGrid-Empty-5x5-v0", "Hopper-v5", "ALE/Pong-v5"])
 def test_no_remark_is_made_of_a_random_policy(env: str) -> None:
     found = evaluate(env, None, 10, worker_options=WorkerOptions(backend="serial"), max_episode_steps=400).remarks
     assert [each.text for each in found if "time limit" not in each.text] == []

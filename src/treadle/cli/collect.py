@@ -13,7 +13,7 @@ from treadle.progress import print_table, printable
 from treadle.record.dataset import Interrupted, Stored, collect_dataset, store
 from treadle.record.summary import Summary, rows_of, summary_json
 from treadle.sample.failed import CollectionFailed
-from treadle.sample.run import Run, RunKeywords
+from treadle.sample.run import Run, StoredKeywords
 
 
 def run(options: Collect) -> int:
@@ -25,7 +25,7 @@ def run(options: Collect) -> int:
         stored: Stored | None = None
         load_files(options.words)
         try:
-            made = Run.of(collect_dataset, RunKeywords, **given)
+            made = Run.of(collect_dataset, StoredKeywords, **given)
             stored = store(made, command=command, progress=not options.quiet, **stores)
         except Interrupted as interrupt:
             stored, code = interrupt.stored, failures.CTRL_C

@@ -27,10 +27,10 @@ POLICY = "random|module:attr|file.py:attr|model.zip"
 # what `--help` shows together, of commands that play: title -> fields; others have one list
 PANELS = {
     "What to play": ("env", "env_kwargs", "max_episode_steps", "reset_options", "fresh_env", "seed", "success_key"),
-    "How many": ("episodes", "steps", "shard"),
+    "How many": ("episodes", "steps", "keep", "kept", "shard"),
     "Where to": ("out", "name", "force", "resume", "verify", "no_infos"),
     "When it fails": ("on_error", "max_skipped", "retry_skipped", "step_timeout"),
-    "The policy": ("policy", "against", "inference", "pad_to"),
+    "The policy": ("policy", "against", "stochastic", "inference", "pad_to"),
     "Workers and cluster": ("workers", "num_envs", "nodes"),
     "What is shown": ("quiet", "json", "debug", "help"),
 }
@@ -264,6 +264,8 @@ class Collect(PlayCommand):
     Attributes:
         episodes: How many.
         steps: Instead: the fewest episodes, from the first one on, that have so many steps together.
+        keep: Store only episodes that qualify: 'success and length<50', or module:attr, a function of an Episode.
+        kept: With --keep: the first N, of at most --episodes. Without those the run fails after 100 N, at least 1,000.
         out: Where to; one run a directory.
         name: Of the dataset, which Minari loads as treadle/NAME. A run that is resumed keeps its name.
         force: Replace what is in DIR.
@@ -280,6 +282,8 @@ class Collect(PlayCommand):
 
     episodes: int | None = typed(None, "N", least=1)
     steps: int | None = typed(None, "N", least=1)
+    keep: str | None = typed(None, "WHAT")
+    kept: int | None = typed(None, "N", least=1)
     out: Path = typed(MISSING, "DIR")
     name: str | None = typed(None, "NAME", shown="of ENV and POLICY")
     verify: int = typed(1, "K", least=0)
@@ -309,8 +313,9 @@ class Eval(PlayCommand):
     tell of it (is_success or success in an episode's last info, or --success-key), and a table of episodes. With
     --against both policies play the same episodes (the same seeds), and the difference is given with its interval
     over the pairs. Several ENVs with commas between them are tasks of one run, --episodes of each, and each has a
-    line of its own. The result is the same for any number of workers. ENV, --policy and the seed are explained in:
-    treadle collect --help.
+    line of its own. The result is the same for any number of workers. Where a network's rows depend on one another in
+    their last bits, a line says so and names --pad-to 8. ENV, --policy and the seed are explained in: treadle collect
+    --help.
 
       treadle eval reach.py:make --out result --on-error skip
 
@@ -326,6 +331,7 @@ class Eval(PlayCommand):
         against: A second policy, on the same episodes.
         episodes: How many.
         success_key: What of an episode's last info says whether it was a success.
+        stochastic: Draw the actions of a model of Stable-Baselines3, in place of its best ones.
         out: Keep the evaluation there; one a directory.
         force: Replace what is in DIR.
         resume: Continue the evaluation in DIR, or make it larger; begins it if there is none.
@@ -339,6 +345,7 @@ class Eval(PlayCommand):
     against: str | None = typed(None, POLICY, means=None)
     episodes: int = typed(100, "N", least=1)
     success_key: str | None = typed(None, "KEY", shown="is_success or success")
+    stochastic: bool = typed(False, means=lambda name, value: not value, argument="deterministic")
     out: Path | None = typed(None, "DIR")
     verify: int = typed(0, "K", least=0)
 

@@ -23,16 +23,17 @@ from treadle.play.recipe import ResetOptions, check_reset_options, options_of
 from treadle.program.gym_env import EnvRecipe, recipe_parts
 from treadle.program.policies import policy_name
 from treadle.program.suite import TASK, Suite
-from treadle.progress import Progress, Standing
+from treadle.progress import Log, Progress, Standing
 from treadle.record.journal import EpisodeNote, read
 from treadle.record.making import Interrupted, make
 from treadle.record.parts import KEPT
 from treadle.record.run_directory import FORMAT, SUMMARY, RunDirectory
 from treadle.record.summary import write_summary
 from treadle.sample.failed import CollectionFailed, Failures
+from treadle.sample.inference import many_at_once
 from treadle.sample.named import env_of, reference_of
 from treadle.sample.run import EpisodeKeywords, Run, RunKeywords
-from treadle.sample.scores import CONFIDENCE, Evaluation, Score, about_of, digest_of, evaluation_of, wilson
+from treadle.sample.scores import CONFIDENCE, Evaluation, Score, ScoreRemark, about_of, digest_of, evaluation_of, wilson
 from treadle.sample.skipping import Skipped
 from treadle.worker.options import check_names
 
@@ -53,12 +54,14 @@ def evaluate(
     seed: int = 0,
     *,
     success_key: str | None = None,
+    deterministic: bool = True,
     out: str | Path | None = None,
     force: bool = False,
     resume: bool = False,
     verify: int = 0,
     command: str = "treadle.evaluate(...)",
     watch: Callable[[Score], None] | None = None,
+    log: Log | None = None,
     progress: bool | None = False,
     **run: Unpack[ScoreKeywords],
 ) -> Evaluation:
@@ -74,12 +77,18 @@ def evaluate(
         seed: the run's root seed. Two policies with the same seed meet the same episodes.
         success_key: of an episode's last info, that says whether it was a success. None: "is_success" or "success",
             whichever is there.
+        deterministic: does a policy's `predict` give its best action, as in Stable-Baselines3's `evaluate_policy`? Else
+            it draws.
         out: a directory in which the evaluation survives: a line for each episode at once (`episodes.jsonl`), what each
             can be replayed from without its policy, `summary.json` and `failures/`. None: nothing is kept.
         force, resume, verify, command: as of `treadle.collect_dataset`, with `out`.
         watch: called with each score, in order of arrival.
+        log: called at the end with (numbers, steps made). The numbers are "eval/mean_reward", "eval/mean_ep_length"
+            and, where the environment has one, "eval/success_rate".
         progress: as for `collect`.
-        run: see `treadle.sample.run.Run`; step_timeout=SECONDS bounds what hangs. Of a suite reset_options are those of
+        run: see `treadle.sample.run.Run`; step_timeout=SECONDS bounds what hangs. A network (of torch or
+            Stable-Baselines3) is asked here about 8 of 16 environments at a time, unless inference says otherwise. Of a
+            suite reset_options are those of
             each task's episode i, such as the initial states of a benchmark.
 
     Raises:
@@ -104,9 +113,14 @@ def evaluate(
         named = {"tasks": {name: reference_of(each.env) for name, each in env.tasks.items()}}
         run["reset_options"] = _OfTasks(tuple(tasks), episodes, run.get("reset_options"))
     wanted = episodes * max(1, len(tasks))
-    made = Run.of(evaluate, RunKeywords, env, policy, episodes=wanted, seed=seed, infos=False, **run)
+    given = run.pop("inference", "auto"), run.pop("num_envs", None)
+    inference, num_envs = many_at_once(policy, *given, run.get("cluster") is not None)
+    asked: Any = {**run, "inference": inference, "num_envs": num_envs}
+    made = Run.of(evaluate, RunKeywords, env, policy, episodes=wanted, seed=seed, infos=False, **asked)
+    made = replace(made, deterministic=deterministic)
     keys = SUCCESS_KEYS if success_key is None else (success_key,)
-    scored = partial(_evaluation, policy_name(policy), tuple(tasks), episodes, seed)
+    drawn = not deterministic and policy_name(policy) != "random"
+    scored = partial(_evaluation, policy_name(policy), tuple(tasks), episodes, seed, drawn)
     so_far = _SoFar()
 
     def have(note: EpisodeNote) -> None:
@@ -115,7 +129,7 @@ def evaluate(
             watch(_score(note))
 
     if out is None:
-        return _play(made, keys, have, scored, progress, so_far)
+        return _logged(_play(made, keys, have, scored, progress, so_far), log)
     folder = path_of("out", out).absolute()
     names = tuple(tasks)
     results = Results(
@@ -139,7 +153,19 @@ def evaluate(
     remarks = [{"text": each.text, "episodes": list(each.episodes)} for each in result.remarks]
     if remarks != summary.remarks:
         write_summary(folder / SUMMARY, replace(summary, remarks=remarks))
-    return replace(result, inference=summary.inference)
+    result = replace(result, inference=summary.inference, remarks=_with(result.remarks, summary.warnings))
+    return _logged(result, log)
+
+
+def _logged(result: Evaluation, log: Log | None) -> Evaluation:
+    """Log the result under the names of Stable-Baselines3, and return it."""
+    steps = sum(score.length for score in result.scores)
+    values = {"eval/mean_reward": result.mean, "eval/mean_ep_length": steps / len(result.scores)}
+    if result.success is not None:
+        values["eval/success_rate"] = result.success
+    if log is not None:
+        log(values, steps)
+    return result
 
 
 def _play(
@@ -166,14 +192,20 @@ def _play(
             for _, _, note in playing:
                 notes.append(note)
                 have(note)
-            playing.warn()
-            asked = playing.stats()
+            playing.fate.failures.close(playing.tally.restarts)
+            asked, said = playing.stats(), playing.notes()
     except CollectionFailed as stopped:
         stopped.stored = scored(notes, failures.left_out.values())
         raise
     except KeyboardInterrupt:
         raise Interrupted(scored(notes, failures.left_out.values())) from None
-    return replace(scored(notes, failures.left_out.values()), inference=asked)
+    result = scored(notes, failures.left_out.values())
+    return replace(result, inference=asked, remarks=_with(result.remarks, said))
+
+
+def _with(remarks: tuple[ScoreRemark, ...], said: Iterable[str]) -> tuple[ScoreRemark, ...]:
+    """Remarks on the episodes, and what the run itself has said."""
+    return *remarks, *map(ScoreRemark, said)
 
 
 def _evaluation(
@@ -181,6 +213,7 @@ def _evaluation(
     tasks: tuple[str, ...],
     episodes: int,
     seed: int,
+    drawn: bool,
     notes: Iterable[EpisodeNote],
     left_out: Iterable[Skipped],
     verified: Mapping[str, Any] | None = None,
@@ -196,7 +229,7 @@ def _evaluation(
         for at, task in enumerate(tasks)
         if (own := [score for score in scores if score.index // episodes == at])
     }
-    remarks = remarks_of(played, lost, verified)
+    remarks = remarks_of(played, lost, verified, drawn)
     return replace(evaluation_of(policy, scores, seed), tasks=parts, left_out=tuple(lost), remarks=remarks)
 
 

@@ -13,7 +13,10 @@ MOSTLY = 0.5  # share of episodes that were cut, from which on the limit decides
 
 
 def remarks_of(
-    notes: Sequence[EpisodeNote], left_out: Sequence[Skipped] = (), verified: Mapping[str, Sequence[int]] | None = None
+    notes: Sequence[EpisodeNote],
+    left_out: Sequence[Skipped] = (),
+    verified: Mapping[str, Sequence[int]] | None = None,
+    drawn: bool = False,
 ) -> tuple[ScoreRemark, ...]:
     """The remarks on episodes that were played.
 
@@ -21,6 +24,7 @@ def remarks_of(
         notes: of them, as a worker wrote them with `scores`.
         left_out: of the run.
         verified: as `treadle.record.summary.Summary` has it.
+        drawn: was a policy asked to draw its actions?
     """
     found = [*_of_episodes(notes), *_of_missing(notes, left_out)]
     if unequal := tuple((verified or {}).get("unequal", ())):
@@ -29,6 +33,8 @@ def remarks_of(
                 f"{_episodes(len(unequal))} played again came out differently: the seed does not decide all", unequal
             )
         )
+    if drawn:
+        found.append(ScoreRemark("a model's actions were drawn, not its best ones (--stochastic, deterministic=False)"))
     return tuple(found)
 
 

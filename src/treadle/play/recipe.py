@@ -141,6 +141,7 @@ class RolloutRecipe:
     Attributes:
         env: the environment.
         policy: see `treadle.program.policies`.
+        deterministic: does a policy's `predict` give its best action? Else it draws.
         rows: environments a worker.
         max_steps: longest episode (truncated there), None: as the environment says.
         marks_cuts: is the last step of one that is cut there truncated? Else it has no end, as in garage.
@@ -164,6 +165,7 @@ class RolloutRecipe:
     marks_cuts: bool = True
     asking: Asking | None = None
     packs: bool = False
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         check_reset_options(self.reset_options)

@@ -83,7 +83,8 @@ class RolloutSlot(EpisodeSlot):
             cast(Any, env).check()
         check_reset(env, "seed")
         self._observations, self._actions = Layout.of(env.observation_space), Layout.of(env.action_space)
-        self._actor = build_actor(recipe.policy, env.observation_space, env.action_space, recipe.rows)
+        spaces = env.observation_space, env.action_space
+        self._actor = build_actor(recipe.policy, *spaces, recipe.rows, recipe.deterministic)
         self._sink = recipe.sink(self._slot, env.observation_space, env.action_space) if recipe.sink else None
         seeds = self._globals is not Globals.LEAVE
         self._players = []
@@ -246,6 +247,9 @@ class RolloutSlot(EpisodeSlot):
         made = episode if self._sink is None else self._store(episode)
         ended: Results = [] if packed else [(index, length, made)]
         self.shares.encode += perf_counter() - start
+        if (told := getattr(self._actor, "told", "")) and "cast" not in self._said:
+            self._said.add("cast")
+            ended.append((index, 0, Remark("cast", told)))
         if "nan" not in self._said and math.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
             self._said.add("nan")
             step = int(np.isnan(episode.rewards).argmax()) + 1

@@ -33,6 +33,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gs
 
+from treadle import trees
 from treadle.checks import parameters_of
 from treadle.coroutines import Settled
 from treadle.errors import BadAction, UsageError, Where, attributes_of
@@ -158,8 +159,13 @@ def policy_name(policy: Any) -> str:
     return "policy" if name == "<lambda>" else str(name).lower()
 
 
-def build_actor(policy: Any, observation_space: gym.Space, action_space: gym.Space, rows: int = 1) -> Actor:
-    """Make an actor, in the worker. Raises UsageError for anything else, or if it cannot act for so many rows."""
+def build_actor(
+    policy: Any, observation_space: gym.Space, action_space: gym.Space, rows: int = 1, deterministic: bool = False
+) -> Actor:
+    """Make an actor, in the worker. Raises UsageError for anything else, or if it cannot act for so many rows.
+
+    deterministic: of `predict`.
+    """
     if policy is None or (isinstance(policy, str) and policy == "random"):
         return RandomActor(action_space, rows)
     policy = _loaded(policy)
@@ -167,7 +173,7 @@ def build_actor(policy: Any, observation_space: gym.Space, action_space: gym.Spa
     name = policy_name(policy)
     made = [_built(policy, observation_space, action_space)]
     if rows == 1 or _tells_rows_apart(made[0]):
-        return PolicyActor(made[0], *layouts, rows, name)
+        return PolicyActor(made[0], *layouts, rows, name, deterministic)
     if made[0] is not policy:
         made += [_built(policy, observation_space, action_space) for _ in range(rows - 1)]
     if len(set(map(id, made))) < rows:
@@ -176,7 +182,7 @@ def build_actor(policy: Any, observation_space: gym.Space, action_space: gym.Spa
             "once: give a class or factory (one policy is made for each), or a reset(row=...), or one environment "
             "a worker"
         )
-    return SeparateActors([PolicyActor(each, *layouts, 1, name) for each in made])
+    return SeparateActors([PolicyActor(each, *layouts, 1, name, deterministic) for each in made])
 
 
 def built_policy(policy: Any, observation_space: gym.Space, action_space: gym.Space) -> Any:
@@ -234,15 +240,18 @@ class Asker(NamedTuple):
     pairs: bool = False
 
 
-def asker_of(policy: Any) -> Asker | None:
-    """The way to ask a policy with batches; None: there is none."""
+def asker_of(policy: Any, deterministic: bool = False) -> Asker | None:
+    """The way to ask a policy with batches; None: there is none.
+
+    deterministic: of `predict`.
+    """
     if callable(getattr(policy, "predict", None)):
         if (names := _parameters(policy.predict)) and "deterministic" not in names:
             raise UsageError(
                 "predict is asked as Stable-Baselines3's is: predict(observations, deterministic=False), which returns "
                 f"(actions, states); {type(policy).__name__}'s takes no `deterministic`"
             )
-        return Asker(lambda batch, rng: policy.predict(batch, deterministic=False)[0])
+        return Asker(lambda batch, rng: policy.predict(batch, deterministic=deterministic)[0])
     if callable(getattr(policy, "get_actions", None)):
         return Asker(lambda batch, rng: policy.get_actions(batch), pairs=True)
     if not callable(policy):
@@ -250,6 +259,15 @@ def asker_of(policy: Any) -> Asker | None:
     if "rng" in (_parameters(policy if inspect.isroutine(policy) else policy.__call__) or []):
         return Asker(lambda batch, rng: policy(batch, rng=rng), draws=True)
     return Asker(lambda batch, rng: policy(batch))
+
+
+def casts(actions: Any, layout: Layout) -> str:
+    """A sentence on what becomes of the dtypes of a policy's batch of actions; "": nothing that loses digits."""
+    given = dict(zip(trees.paths(actions), trees.leaves(actions), strict=True))
+    leaves = [(own.dtype, given.get(own.path)) for own in layout.leaves if own.fixed]
+    arrays = [(dtype, leaf.dtype) for dtype, leaf in leaves if isinstance(leaf, np.ndarray) and dtype is not None]
+    found = [f"{given} to {dtype}" for dtype, given in arrays if not np.can_cast(given, dtype)]
+    return f"the policy's actions are cast by the run, from {', '.join(dict.fromkeys(found))}" if found else ""
 
 
 class RandomActor(Actor):
@@ -324,7 +342,9 @@ def _drawer(space: gym.Space) -> Callable[[np.random.Generator, int], list[Any]]
 class PolicyActor(Actor):
     """A user's policy, asked with batches of exactly `rows` rows (rows without an episode repeat one that has)."""
 
-    def __init__(self, policy: Any, observations: Layout, actions: Layout, rows: int, name: str = "policy") -> None:
+    def __init__(
+        self, policy: Any, observations: Layout, actions: Layout, rows: int, name: str, deterministic: bool
+    ) -> None:
         self._policy, self._rows, self._name = policy, rows, name
         self._observations, self._actions = observations, actions
         self._stack = _stacker(observations)
@@ -334,7 +354,7 @@ class PolicyActor(Actor):
         self._write = actions.batch_writer(self._arrays, rows, cast=True)
         self._read = actions.batch_reader(self._arrays, 0, rows)
         has = {name for name in ("predict", "get_actions", "get_action") if callable(getattr(policy, name, None))}
-        self._asker = None if has == {"get_action"} else asker_of(policy)
+        self._asker = None if has == {"get_action"} else asker_of(policy, deterministic)
         if self._asker is None and not has:
             raise UsageError(
                 f"a policy is callable or has predict, get_actions or get_action; got {type(policy).__name__}"
@@ -345,6 +365,7 @@ class PolicyActor(Actor):
         self._takes = _parameters(self._reset) if callable(self._reset) else []
         self._last: list[Any] = [None] * rows
         self._settled = Settled()
+        self.told: str | None = None  # what a person should know of its actions; None: there are none yet
 
     def _ask(self, batch: Any) -> tuple[Any, Any]:
         if self._asker is None:
@@ -370,6 +391,8 @@ class PolicyActor(Actor):
         actions, infos = self._ask(batch)
         try:
             mailed = self._write(actions)
+            if self.told is None:
+                self.told = casts(actions, self._actions)
         except Mismatch as error:
             raise BadAction(
                 f"the policy's actions do not fit the action space: {error} (policy {self._name}{_mends(error)})",

@@ -56,9 +56,10 @@ def load_model(path: str) -> Any:
     return kind.load(path, device="cpu", custom_objects=instead)
 
 
-def drawn_actions(model: Any, observations: Any, rngs: list[Any]) -> Any:
+def drawn_actions(model: Any, observations: Any, rngs: list[Any], told: list[str]) -> Any:
     """What a model of Stable-Baselines3 does stochastically, each row drawn from its own generator, for those whose
-    policy is a distribution over actions (PPO, A2C); None for others."""
+    policy is a distribution over actions (PPO, A2C); None for others. `told` gets a
+    sentence where actions are clipped."""
     policy = getattr(model, "policy", None)
     if not callable(getattr(policy, "get_distribution", None)):
         return None
@@ -76,7 +77,11 @@ def drawn_actions(model: Any, observations: Any, rngs: list[Any]) -> Any:
             return None
         means, deviations = found.mean.cpu().numpy(), found.stddev.cpu().numpy()
     actions, space = draw_normal(means, deviations, rngs).reshape(-1, *policy.action_space.shape), policy.action_space
-    return policy.unscale_action(actions) if policy.squash_output else actions.clip(space.low, space.high)
+    if policy.squash_output:
+        return policy.unscale_action(actions)
+    if (actions < space.low).any() or (actions > space.high).any():
+        told.append("actions that were drawn beyond the bounds of the action space are clipped")
+    return actions.clip(space.low, space.high)
 
 
 def algorithm_of(path: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from treadle.checks import path_of
 from treadle.errors import MissingExtra, UsageError
 from treadle.program.policies import policy_name
-from treadle.progress import Shows
+from treadle.progress import EpisodeLog, Log, Shows
 from treadle.record import minari as minari_files
 from treadle.record.columns import hasher
 from treadle.record.hdf5 import deflater
@@ -25,7 +25,7 @@ from treadle.record.parts import PartWriter
 from treadle.record.run_directory import FORMAT, RunDirectory
 from treadle.record.shards import shard_of
 from treadle.sample.named import file_and_name
-from treadle.sample.run import Run, RunKeywords
+from treadle.sample.run import Run, StoredKeywords
 from treadle.sample.skipping import Skipped
 from treadle.whole_file import read_json
 
@@ -42,15 +42,17 @@ def collect_dataset(
     resume: bool | str = False,
     verify: int = 1,
     shard: str | None = None,
+    log: Log | None = None,
     progress: Shows = False,
-    **run: Unpack[RunKeywords],
+    **run: Unpack[StoredKeywords],
 ) -> Stored:
     """Collect a dataset into the directory `out`.
 
     Args:
         env, policy, run: which episodes, and how workers are run: see `treadle.sample.run.Run`. One of `episodes` and
-            `steps` is given. With on_error="skip" what is left out is in the summary's `skipped`; the others are
-            numbered without gaps, and each has its index in the run as `episode_index`. The bytes are those of any run
+            `steps` is given, or keep="return>=200" and kept=N: the first N episodes that are so. With on_error="skip"
+            others are in the summary's `skipped`. Stored episodes are numbered without gaps, and each has its index in
+            the run as `episode_index`. The bytes are those of any run
             that leaves out the same episodes. With a cluster, episodes are encoded on its nodes, and their bytes
             written here unless it is one with `shared_out`.
         out: the directory; `MINARI_DATASETS_PATH` for loading. It holds one run.
@@ -68,7 +70,7 @@ def collect_dataset(
             if it were fewer.
         shard: "i/n": make only the episodes i, i + n, i + 2n, ... of the `episodes`, for machines that know nothing of
             one another; `merge_shards` puts the n directories together, with the bytes of a run without.
-        progress: as for `collect`.
+        log, progress: as for `collect`.
 
     Raises:
         UsageError: contradictory arguments; `out` in use, or not empty without `force` or `resume`, or begun with
@@ -79,17 +81,19 @@ def collect_dataset(
         Damaged: episodes that are there are not what was written; they are named, and nothing is changed.
         OSError: `out` cannot be made or written; or it was removed, moved or replaced during the run.
     """
-    made = Run.of(collect_dataset, RunKeywords, env, policy, **run)
-    how = {"force": force, "resume": resume, "verify": verify, "progress": progress}
+    made = Run.of(collect_dataset, StoredKeywords, env, policy, **run)
+    how = {"force": force, "resume": resume, "verify": verify, "progress": progress, "log": log}
     return store(made, out, "treadle.collect_dataset(...)", name=name, shard=shard, **how)
 
 
 def store(
     made: Run, out: str | Path, command: str, *, name: str | None = None, shard: str | None = None, **how: Any
 ) -> Stored:
-    """`collect_dataset` of a run. `command`: of the summary; `how`: of `make`."""
-    if made.episodes is None and made.steps is None:
+    """`collect_dataset` of a run. `command`: of the summary; `how`: of `make`, and `log`."""
+    if made.tried is None and made.steps is None:
         raise UsageError("give either episodes or steps (--episodes N or --steps N)")
+    if made.keep is not None and shard is not None:
+        raise UsageError("keep (--keep) does not go with shard (--shard): no shard knows what the others keep")
     part = shard_of(shard, made.episodes)
     _require_packages()
     name = None if name is None else minari_files.checked_name(name)
@@ -99,18 +103,21 @@ def store(
     with RunDirectory(out) as place:
         name = place.name_of(name, default) if how.get("resume") else name or default
         sends = made.cluster is not None and not made.cluster.shared_out
-        product = _Dataset(folder, name, policy_name(made.policy), partial(PartWriter, infos=made.infos, send=sends))
+        writer = partial(PartWriter, infos=made.infos, send=sends, keep=made.rule)
+        product = _Dataset(folder, name, policy_name(made.policy), writer, how.pop("log", None))
         return make(made, product, place, about=about, shard=part, command=command, **how)
 
 
 class _Dataset:
     """The dataset of a run in the directory `folder`: a `Product`. `writer`: a worker's `PartWriter`, but for its
-    directory."""
+    directory. `log`: counts each episode."""
 
     packages: Sequence[str] = ("minari",)
 
-    def __init__(self, folder: Path, name: str, policy: str, writer: Callable[..., PartWriter]) -> None:
-        self._folder, self._name, self._policy, self._writer = folder, name, policy, writer
+    def __init__(
+        self, folder: Path, name: str, policy: str, writer: Callable[..., PartWriter], log: Log | None
+    ) -> None:
+        self._folder, self._name, self._policy, self._writer, self._log = folder, name, policy, writer, EpisodeLog(log)
         self.output = folder / minari_files.NAMESPACE / name
         self.data = data_file(self.output)
         self._first = True
@@ -138,8 +145,10 @@ class _Dataset:
         if self._first:
             minari_files.require()  # to merge with: importing it takes 40 ms; the workers play on
             self._first = False
+        self._log.add(note.total_reward, note.length, note.success)
 
     def merge(self, parts: Path, notes: list[EpisodeNote], spaces: Any, spec: str | None) -> MergeReport:
+        self._log.flush()
         return merge(
             parts, self._folder, notes, minari_files.About(self._name, self._policy, spaces[0], spaces[1], spec)
         )

@@ -68,7 +68,7 @@ class EpisodeNote:
         digest: XXH3-128 of its arrays as stored (paths, dtypes, shapes, bytes), 32 hexadecimal digits.
         left_out: info keys that could not be stored.
         success: whether it was a success; None: its environment does not say.
-        about: what else is known of an episode of an evaluation, as JSON has it.
+        about: what else is known of an episode of an evaluation, as JSON has it; "unfit": why it is not kept.
     """
 
     index: int
@@ -82,6 +82,11 @@ class EpisodeNote:
     left_out: tuple[str, ...] = ()
     success: bool | None = None
     about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def unfit(self) -> str:
+        """Why it is not kept; "": it is."""
+        return str(self.about.get("unfit", ""))
 
     @classmethod
     def of(cls, episode: Episode, success_keys: Iterable[str], **known: Any) -> EpisodeNote:

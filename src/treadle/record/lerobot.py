@@ -22,6 +22,7 @@ import numpy as np
 from treadle.errors import UsageError, needed
 from treadle.record.merge import load_minari_only
 from treadle.record.video import mp4_writer
+from treadle.sample.card import CARD, OF_LEROBOT, card
 from treadle.spaces import Layout
 
 FILE_FRAMES = 20_000  # of whole episodes, in one file
@@ -207,6 +208,9 @@ class _Writer:
         tasks = self._pa.table({"task_index": [0], "task": [task]})
         tasks = tasks.replace_schema_metadata({"pandas": json.dumps(about)})
         self._pa.parquet.write_table(tasks, self._root / "meta" / "tasks.parquet")
+        rows = [("task", task), ("episodes", f"{episodes:,}"), ("steps", f"{frames:,}"), ("steps/s", f"{self._fps}")]
+        text = card(task, rows, frames, OF_LEROBOT, ["LeRobot", "robotics"], "data/*/*.parquet")
+        (self._root / CARD).write_text(text, encoding="utf-8")
 
     def _keep(self, key: str, values: np.ndarray, stats: dict[str, Any]) -> None:
         self._values.setdefault(key, []).append(values)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -184,6 +185,8 @@ def make(
     shown = Progress(progress)
 
     def standing(now: Standing) -> None:
+        if run.kept is not None:
+            now.result = f"{sum(not note.unfit for note in going.notes.values()):,} of {run.kept:,} kept"
         for each in filter(None, (tell, shown.tell)):
             each(now)
         place.check_there()
@@ -229,9 +232,9 @@ class _Going:
     def begin(self, had: list[EpisodeNote], left_out: list[Skipped], tell: Callable[[Standing], None]) -> None:
         """Start the workers. Nothing is written yet."""
         run = self._run
-        self._notes = {note.index: note for note in had}
-        self._had = frozenset(self._notes)
-        before = [each for each in left_out if each.index not in self._notes]
+        self.notes = {note.index: note for note in had}
+        self._had = frozenset(self.notes)
+        before = [each for each in left_out if each.index not in self.notes]
         self._failures = Failures(before, self._note_skipped)
         self._skipped = self._failures.left_out
         schedule = self._schedule({note.index: note.length for note in had})
@@ -265,13 +268,15 @@ class _Going:
         collected = perf_counter() - self._start
         if stopped is not None or run.tally.restarts:
             # a worker may have stored an episode and died (or been stopped) before it could tell
-            self._notes = {note.index: note for note in recover(place.parts)}
+            self.notes = {note.index: note for note in recover(place.parts)}
         notes, skipped, complete = self._prefix()
+        if complete and stopped is None and (why := self._run.too_rare(len(notes), len(self._unfit))):
+            stopped, complete = CollectionFailed(why, where=Where(phase="stream"), reason=why), False
         try:
             report = self._product.merge(place.parts, notes, run.spaces, self._spec) if notes else None
         except (OSError, Damaged) as error:
             if not isinstance(stopped, CollectionFailed):
-                stopped = _unmerged(error, len(self._notes))
+                stopped = _unmerged(error, len(self.notes))
         except KeyboardInterrupt as error:
             stopped = error
         if report is None:
@@ -298,6 +303,7 @@ class _Going:
             added=run.tally.added,
             speculative=run.tally.speculative,
             skipped=[vars(each) for each in skipped],
+            unfit=dict(sorted(Counter(each.unfit for each in self._unfit).items())),
             warnings=[*run.notes(), *report.warnings],
         )
         if not complete:
@@ -320,7 +326,7 @@ class _Going:
         return stored
 
     def _collect(self) -> None:
-        notes = self._notes
+        notes = self.notes
         with Journal(self._place.parts, 0) as sent:
             for index, _, result in self._collection:
                 notes[index] = note = sent.note(result)
@@ -333,18 +339,20 @@ class _Going:
     def _prefix(self) -> tuple[list[EpisodeNote], list[Skipped], bool]:
         """The episodes 0, 1, ... that are there and belong to the run, those among them that are left out, and whether
         they are all of it."""
-        lengths = {note.index: note.length for note in self._notes.values()}
+        lengths = {note.index: note.length for note in self.notes.values()}
         schedule = self._schedule(lengths)
         run = range(schedule.prefix)
-        notes = [self._notes[index] for index in run if index in lengths]
+        found = [self.notes[index] for index in run if index in lengths]
+        notes, self._unfit = [e for e in found if not e.unfit], [e for e in found if e.unfit]
         return notes, [self._skipped[index] for index in run if index in schedule.skipped], schedule.complete
 
     def _schedule(self, have: dict[int, int]) -> Schedule:
-        return self._run.schedule(have=have, skipped=self._skipped, shard=self._shard)
+        unfit = [note.index for note in self.notes.values() if note.unfit]
+        return self._run.schedule(have=have, skipped=self._skipped, shard=self._shard, unfit=unfit)
 
     def _stored(self, report: MergeReport | None, summary: Summary | None, complete: bool) -> Stored:
         path = None if report is None else report.path
-        return Stored(self._place.path, path, summary, complete, len(self._notes), len(self._had))
+        return Stored(self._place.path, path, summary, complete, len(self.notes), len(self._had))
 
     def _raise(self, stopped: KeyboardInterrupt | CollectionFailed | None, stored: Stored) -> NoReturn:
         if not stored.finished:

@@ -26,6 +26,7 @@ from treadle.record.parts import KEPT, keep
 from treadle.record.run_directory import remove
 from treadle.record.spaces import base_space
 from treadle.record.summary import Summary, digest_of
+from treadle.sample.card import CARD, OF_MINARI, card, rows_of
 from treadle.whole_file import opened, why
 
 if TYPE_CHECKING:
@@ -99,6 +100,9 @@ def merge(directory: Path, out: Path, episodes: Sequence[EpisodeNote], about: mi
         steps = sum(record.note.length for record in records)
         text = minari_files.describe(about, len(records), steps, data_bytes)
         (data / minari_files.METADATA_FILE).write_text(text)
+        rows = rows_of([record.note for record in records], about.env_spec, about.policy)
+        told = card(about.name, rows, steps, OF_MINARI, ["minari"])
+        (temporary / CARD).write_text(told, encoding="utf-8")
         namespace = target.parent / minari_files.NAMESPACE_FILE
         if not namespace.exists():
             namespace.write_text("{}")
@@ -111,7 +115,7 @@ def merge(directory: Path, out: Path, episodes: Sequence[EpisodeNote], about: mi
         raise OSError(error.errno, f"cannot write the dataset: {why(error)}", str(target)) from error
     return MergeReport(
         path=target,
-        disk_bytes=data_bytes + len(text),
+        disk_bytes=data_bytes + len(text) + len(told.encode()),
         data_bytes=data_bytes,
         hash=overall_hash(record.note.digest for record in records),
         warnings=tuple(_left_out(records)),

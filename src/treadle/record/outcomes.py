@@ -89,7 +89,7 @@ def outcomes_of(directory: Path) -> tuple[list[Outcome], list[str]]:
         if path.exists():
             with tried(path.name, unread):
                 below(directory, str(path.relative_to(directory)))
-                for number, record in enumerate(read(path, lost=lost)):
+                for number, record in enumerate(each for each in read(path, lost=lost) if not each.note.unfit):
                     where = {"number": number} if path.name == KEPT else {"record": record}
                     found[record.note.index] = replace(Outcome.of(record.note), **where)
     unread += [f"{len(lost):,} stored episodes are damaged"] * bool(lost)

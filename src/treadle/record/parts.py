@@ -21,7 +21,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from treadle.play.episode import SUCCESS_KEYS, Episode
+from treadle.play.episode import SUCCESS_KEYS, Episode, success_of
 from treadle.record.columns import columns_of, digester, leaves
 from treadle.record.hdf5 import Reader, encode
 from treadle.record.journal import (
@@ -39,6 +39,7 @@ from treadle.record.journal import (
     trim,
 )  # fmt: skip
 from treadle.record.spaces import check_storable, foreign_texts
+from treadle.sample.keeping import Keep
 from treadle.sample.scores import about_of
 from treadle.whole_file import written
 
@@ -58,6 +59,7 @@ class PartWriter:
         scores: of an evaluation: observations are not stored, but in the digest, and the note has `about_of`.
         success_keys: of infos, that say whether an episode was a success.
         send: are episodes returned (`Sent`), for another process to write them, instead of being written here?
+        keep: what an episode must be like; of others there is the note alone. None: all are kept.
 
     Raises:
         TypeError: when a space has no place in a dataset; the message names it.
@@ -74,6 +76,7 @@ class PartWriter:
         scores: bool = False,
         success_keys: tuple[str, ...] = SUCCESS_KEYS,
         send: bool = False,
+        keep: Keep | None = None,
     ) -> None:
         spaces = {"observations": observation_space, "actions": action_space}
         for name, space in spaces.items():
@@ -81,7 +84,7 @@ class PartWriter:
         stored = {"actions": action_space} if scores else spaces
         self._foreign = [(name, *path) for name, space in stored.items() for path in foreign_texts(space)]
         self._infos, self._scores, self._success_keys = infos, scores, success_keys
-        self._digest = digester()
+        self._digest, self._keep = digester(), keep
         self._journal = None if send else Journal(directory, worker)
 
     def add(self, episode: Episode) -> EpisodeNote | Sent:
@@ -92,6 +95,10 @@ class PartWriter:
             OSError: when the file cannot be written. Its `filename` and message hold the path, and everything written
                 before stays readable.
         """
+        if self._keep and (why := self._keep.unfit(episode, success_of(episode.final_info, self._success_keys))):
+            unfit = {"unfit": why}
+            note = EpisodeNote.of(episode, self._success_keys, nbytes=0, digest="0" * 32, about=unfit)
+            return self._written(note, packed(note, b"", ()))
         columns, left_out = columns_of(episode, infos=self._infos)
         digest, about = self._digest(columns).hex(), dict[str, Any]()
         if self._scores:
@@ -99,7 +106,10 @@ class PartWriter:
             about = about_of(episode, self._success_keys)
         nbytes = sum([array.nbytes for _, array in columns])
         note = EpisodeNote.of(episode, self._success_keys, nbytes=nbytes, digest=digest, left_out=left_out, about=about)
-        record = packed(note, *encode(columns), {"texts": self._texts(episode)} if self._foreign else None)
+        texts = {"texts": self._texts(episode)} if self._foreign else None
+        return self._written(note, packed(note, *encode(columns), texts))
+
+    def _written(self, note: EpisodeNote, record: list[Any]) -> EpisodeNote | Sent:
         if self._journal is None:
             return Sent(note, b"".join(record))
         self._journal.write(record)

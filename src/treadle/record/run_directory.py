@@ -54,7 +54,7 @@ REOPENED = ".reopened"
 FAILURES = "failures"
 LINES = "episodes.jsonl"  # of an evaluation
 FILMS = "films"
-AMOUNTS = ("episodes", "steps")  # arguments that may grow: episode i is what it is, however many there are
+AMOUNTS = ("episodes", "steps", "kept")  # arguments that may grow: episode i is what it is, however many there are
 LAST_WRITERS = 10.0  # seconds that the workers of a killed run get to end
 
 
@@ -481,7 +481,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def file_digests(arguments: Mapping[str, Any]) -> dict[str, str]:
     """blake2b-128 of the files of "file.py:attribute" and "model.zip" references, by path; others are skipped."""
     out = {}
-    for reference in (*(arguments.get(name) for name in ("env", "policy", "reset_options")), *arguments["wrappers"]):
+    named = (arguments.get(name) for name in ("env", "policy", "reset_options", "keep"))
+    for reference in (*named, *arguments["wrappers"]):
         name = reference if isinstance(reference, str) else ""
         name = name if name.endswith(".zip") else name.rpartition(":")[0]
         if name.endswith((".py", ".zip")) and os.path.isfile(name):

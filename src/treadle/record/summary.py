@@ -67,6 +67,7 @@ class Summary:
         checks: digests of what `merge_shards` takes of other files, by file (`treadle.record.merge.checks`).
         missing: of a run that was put together without all of its shards: "shard", "episodes" (how many of it are
             missing) and "cause" of each; `hash` ends with "-incomplete" then.
+        unfit: how many episodes were tried and not kept, by reason; they are not stored.
         remarks: of an evaluation what a reader should know: "text", and the "episodes" that it is about.
         recoverable: can the dataset's `recover_environment()` make the environment? An environment of one's own has no
             spec, nor has one in a wrapper that does not record its arguments.
@@ -110,6 +111,7 @@ class Summary:
     checks: dict[str, str] = field(default_factory=dict)
     missing: list[dict[str, Any]] = field(default_factory=list)
     remarks: list[dict[str, Any]] = field(default_factory=list)
+    unfit: dict[str, int] = field(default_factory=dict)
 
     @property
     def in_short(self) -> str:
@@ -264,6 +266,9 @@ def rows_of(summary: Summary, *, before: int = 0, wanted: int | None = None) -> 
     partly = ("busy", "spent", "besides") if summary.before else ()
     rows = [(name, f"{text} (of the last part of the run)" if name in partly else text) for name, text in rows if text]
     rows += [("" if i else "left out", line) for i, line in enumerate(grouped(skipped_of(summary.skipped)))]
+    if summary.unfit:
+        reasons = ", ".join(f"{count:,} x {why}" for why, count in summary.unfit.items())
+        rows.append(("not kept", f"{sum(summary.unfit.values()):,} of {n + sum(summary.unfit.values()):,}: {reasons}"))
     if again := verified(summary):
         rows.append(("verified", again))
     rows += [("" if i else "missing", line) for i, line in enumerate(missing(summary))]

@@ -106,6 +106,7 @@ def _of_arguments(path: Path, index: int, run: dict[str, Any]) -> Repro:
             "index": index,
             "root": run["seed"],
             "max_steps": run["max_episode_steps"],
+            "deterministic": run.get("deterministic", False),
             "imports": run["imports"],
             "wrappers": len(run["wrappers"]),
         }

@@ -239,7 +239,8 @@ def script_of_episode(repro: Repro, env: Any, policy: Any, trust: bool) -> Calla
     if recorded is None or about.get("failed", {}).get("phase") == "policy":
         chosen = repro.get("policy", trust) if policy in (None, True) else policy
         acts = hasattr(chosen, "act_alone")
-        actor = chosen if acts else build_actor(chosen, env.observation_space, env.action_space)
+        spaces, best = (env.observation_space, env.action_space), bool(about.get("deterministic"))
+        actor = chosen if acts else build_actor(chosen, *spaces, deterministic=best)
     # several: of samplers' workers that died, of which one ended it; without seeds it goes on as the one before left it
     plays = about.get("plays") or [(about["seed"], about["policy_seed"], None)]
 

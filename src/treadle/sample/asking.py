@@ -40,6 +40,7 @@ class CallerPolicy:
     name: of it, for messages.
     pad_to: rows of every batch that it is asked for; short ones are filled with copies. None: as many as are ready.
     n_action_steps: of each answer so many actions are played; None: an answer is one action.
+    deterministic: of `predict`.
 
     Attributes:
         told: sentences that a person should read: what was seen of it in the first batches.
@@ -52,8 +53,9 @@ class CallerPolicy:
         *,
         pad_to: int | None = None,
         n_action_steps: int | None = None,
+        deterministic: bool = False,
     ) -> None:
-        self.pad_to, self.n_action_steps = pad_to, n_action_steps
+        self.pad_to, self.n_action_steps, self._deterministic = pad_to, n_action_steps, deterministic
         self.told: list[str] = []
         self._rngs: dict[int, np.random.Generator] = {}
         self._seeds: dict[int, int] = {}
@@ -67,7 +69,7 @@ class CallerPolicy:
         self.name = name
         initial = getattr(policy, "initial_state", None)
         self._initial = initial if callable(initial) else None
-        self._call, self._draws = _caller(policy, name)
+        self._call, self._draws = _caller(policy, name, self._deterministic, self.told)
         self._looked = False
 
     def close(self) -> None:
@@ -216,7 +218,7 @@ class CallerPolicy:
             alone = self._tried(trees.map(lambda leaf: _taken(leaf, [0]), batch), slots[:1])
             same = trees.equal(trees.map(lambda leaf: _taken(leaf, [0]), first), alone)
         if not same:
-            how = f"pad_to={MULTIPLE} (or a multiple of it)" if self.pad_to is None else "another pad_to"
+            how = f"--pad-to {MULTIPLE} (pad_to={MULTIPLE}) or a multiple of it" if self.pad_to is None else "another"
             self.told.append(
                 f"the actions of the policy {self.name} for an observation depend on the batch that it is in, in their "
                 f"last bits at least: episodes may differ with the number of environments; {how} may mend it"
@@ -230,12 +232,15 @@ class CallerPolicy:
             self._rngs, self._states = kept
 
 
-def _caller(policy: Any, name: str) -> tuple[Callable[[Any, list[Any], Any], Any], bool]:
+def _caller(
+    policy: Any, name: str, deterministic: bool, told: list[str]
+) -> tuple[Callable[[Any, list[Any], Any], Any], bool]:
     """(how it is asked with a batch, generators and a state; does it take generators?)"""
     stateful = callable(getattr(policy, "initial_state", None))
-    if not stateful and callable(getattr(getattr(policy, "policy", None), "get_distribution", None)):
-        return partial(_drawn, policy), True  # of Stable-Baselines3
-    asker = asker_of(policy)
+    drawn = not deterministic and not stateful
+    if drawn and callable(getattr(getattr(policy, "policy", None), "get_distribution", None)):
+        return partial(_drawn, policy, told), True  # of Stable-Baselines3
+    asker = asker_of(policy, deterministic)
     if asker is not None and not stateful:
         return lambda batch, rngs, state: asker.ask(batch, rngs), asker.draws
     if not callable(policy):
@@ -249,8 +254,8 @@ def _caller(policy: Any, name: str) -> tuple[Callable[[Any, list[Any], Any], Any
     return lambda batch, rngs, state: policy(batch, state), False
 
 
-def _drawn(policy: Any, batch: Any, rngs: list[Any], state: Any) -> Any:
-    found = drawn_actions(policy, batch, rngs)
+def _drawn(policy: Any, told: list[str], batch: Any, rngs: list[Any], state: Any) -> Any:
+    found = drawn_actions(policy, batch, rngs, told)
     return policy.predict(batch, deterministic=False)[0] if found is None else found
 
 

@@ -113,10 +113,10 @@ class ByIndex:
         del self.dealt[worker][index]
         self.schedule.lose(index)
 
-    def finish(self, worker: int, index: int, length: int) -> bool:
+    def finish(self, worker: int, index: int, length: int, fit: bool = True) -> bool:
         """Note an episode that a worker has made; did the run want it?"""
         del self.dealt[worker][index]
-        wanted = self.schedule.finish(index, length)
+        wanted = self.schedule.finish(index, length, fit)
         if wanted:
             self.tally.steps += length
             self.tally.episodes += 1

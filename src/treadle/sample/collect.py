@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from typing import Any, Unpack
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from treadle.play.episode import Episode
-from treadle.progress import Shows
+from treadle.play.episode import Episode, success_of
+from treadle.progress import EpisodeLog, Log, Shows
 from treadle.sample.run import Run, RunKeywords
 from treadle.sample.streams import in_order
 
@@ -19,6 +20,7 @@ def collect(
     policy: Any = None,
     *,
     ordered: bool = True,
+    log: Log | None = None,
     progress: Shows = False,
     **run: Unpack[RunKeywords],
 ) -> Iterator[Episode]:
@@ -30,6 +32,7 @@ def collect(
     Args:
         env, policy, run: which episodes, and how workers are run: see `treadle.sample.run.Run`.
         ordered: yield in order of index; False: as they come.
+        log: called with (numbers, steps made), at most ten times a second and at the end (`docs/logging.md`).
         progress: True: show on stderr how far it is: rich's bar on a terminal and, with ipywidgets, in a notebook; a
             line every ten seconds elsewhere. None: only on a terminal, where rich is installed. Or a function that is
             called with the run's `Standing`, at most ten times a second.
@@ -39,4 +42,13 @@ def collect(
             raises, too many episodes fail, workers die that may not be replaced, or three on one episode.
     """
     made = Run.of(collect, RunKeywords, env, policy, **run)
-    return in_order(made.collection, made.schedule(), ordered, progress)
+    episodes = in_order(made.collection, made.schedule(), ordered, progress)
+    return episodes if log is None else _logged(episodes, EpisodeLog(log))
+
+
+def _logged(episodes: Generator[Episode], log: EpisodeLog) -> Iterator[Episode]:
+    with closing(episodes):
+        for episode in episodes:
+            log.add(episode.total_reward, len(episode), success_of(episode.infos[-1] if episode.infos else {}))
+            yield episode
+        log.flush()

@@ -267,6 +267,7 @@ def repro_of(recipe: RolloutRecipe, root: int, index: int, error: CollectionFail
         "index": index,
         "root": root,
         "max_steps": recipe.max_steps,
+        **({"deterministic": True} if recipe.deterministic else {}),
     }
     if asking is not None:  # the policy is asked in the caller
         about |= {"asking": {"pad_to": asking.pad_to, "n_action_steps": asking.n_action_steps}}

@@ -129,7 +129,7 @@ class ByIndexFate:
                 if sum([source.finish(at, *episode) for episode in result.lengths()]):
                     found.append(each)
             elif length:
-                if source.finish(at, index, length):
+                if source.finish(at, index, length, not getattr(result, "unfit", "")):
                     found.append(each)
                     if self.watch.wanted:
                         self.watch.heard(worker, 1, length, result.total_reward)

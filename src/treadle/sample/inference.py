@@ -7,6 +7,7 @@ import importlib.util
 import io
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from treadle import pickling
 from treadle.checks import check_whole
 from treadle.errors import UsageError
 from treadle.play.recipe import Asking, Inference
+from treadle.program.saved import ENDING
 
 log = logging.getLogger("treadle")
 
+ROWS = 8  # that an evaluation asks a network about; as many environments step meanwhile
+WAIT = 0.02  # seconds for a batch to become full: a call for 7 rows costs as much as one for 8
 LARGE = 256 << 20  # bytes from which on a policy is not sent to the workers
 ENVS_PER_WORKER = 8  # environments a worker plays for a policy in the caller, unless somebody says how many
 
@@ -59,6 +63,34 @@ def asking_of(
     if num_envs % int(workers):
         raise UsageError(f"num_envs={num_envs} is no multiple of workers={workers}: each plays as many as the others")
     return None, workers, num_envs // int(workers)
+
+
+def many_at_once(
+    policy: Any, given: Inference | str, num_envs: int | None, nodes: bool
+) -> tuple[Inference | str, int | None]:
+    """How an evaluation asks its policy, and about how many environments, by default.
+
+    A network, of torch or of Stable-Baselines3, is asked about `ROWS` rows at a time, on every machine. Other policies
+    are asked as by `collect`.
+
+    nodes: is it played on nodes?
+    """
+    inference = Inference.of(given)
+    if inference.where != "auto" or not _is_network(policy):
+        return given, num_envs
+    rows = inference.pad_to or ROWS
+    count = num_envs or 2 * rows
+    size, where = inference.batch_size or min(rows, count), "node" if nodes else "caller"
+    wait = WAIT if inference.max_wait is None else inference.max_wait
+    return replace(inference, where=where, pad_to=rows, batch_size=size, max_wait=wait), count
+
+
+def _is_network(policy: Any) -> bool:
+    """Does it answer for a batch as for one row after the other? A reset would need the row."""
+    if isinstance(policy, str):
+        return policy.endswith(ENDING)
+    asked = callable(getattr(policy, "predict", None)) or callable(getattr(policy, "parameters", None))
+    return asked and not isinstance(policy, type) and not callable(getattr(policy, "reset", None))
 
 
 def asked_in_caller(policy: Any) -> str | None:

@@ -25,7 +25,7 @@ from treadle.play.slot import Globals
 from treadle.pool import failure
 from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
-from treadle.program.policies import _mends, built_policy, policy_name
+from treadle.program.policies import _mends, built_policy, casts, policy_name
 from treadle.program.suite import Suite
 from treadle.sample import failed
 from treadle.sample.asking import CallerPolicy
@@ -33,7 +33,7 @@ from treadle.sample.batching import BatchFormer
 from treadle.sample.by_index import ByIndex
 from treadle.sample.fate import ByIndexFate, spaces_played
 from treadle.sample.inference import ENVS_PER_WORKER
-from treadle.spaces import Mismatch
+from treadle.spaces import Layout, Mismatch
 from treadle.wire.info_rows import InfoRows
 from treadle.wire.line import BUSY_NS
 from treadle.wire.messages import Op, Raised
@@ -65,11 +65,13 @@ class Rows:
         self._seats = pool.n - pool.later  # episodes that are played at a time; who is added has a slot for one
         source.workers, source.least = len(pool.workers), self._seats
         self._check_alike()
+        self._actions = Layout.of(spaces_played(pool.descriptions[0])[1])
         self.policy = CallerPolicy(
             built_policy(asking.policy, *spaces_played(pool.descriptions[0])),
             policy_name(asking.policy),
             pad_to=asking.pad_to,
             n_action_steps=asking.n_action_steps,
+            deterministic=recipe.deterministic,
         )
         self._former = BatchFormer(self._seats, source.workers, asking.batch_size, asking.max_wait, asking.pad_to)
         assert pool.memory.rows is not None  # such a pool has rows
@@ -188,9 +190,11 @@ class Rows:
                 self._submit(worker, Op.STEP, self._rows.step_payload(worker, group, mailed), group)
         now = time.monotonic()
         self._former.answered(len(slots), began, now)
-        if self.policy.told:
-            self._fate.remarks["policy"] = 0, "; ".join(self.policy.told)
-            self.policy.told.clear()
+        if self._former.counts.batches == 1 and (cast := casts(actions, self._actions)):
+            self.policy.told.append(cast)
+        for told in self.policy.told:
+            self._fate.remarks[told] = 0, told
+        self.policy.told.clear()
 
     def _spread(self, info: dict[str, Any]) -> list[dict[str, Any]]:
         """The policy's info of one answer by steps: it belongs to the step it was asked at, or has one for each."""

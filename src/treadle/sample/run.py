@@ -17,10 +17,12 @@ from treadle import seeding
 from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError
 from treadle.nodes.placing import Cluster, Placement
+from treadle.play.episode import Episode
 from treadle.play.recipe import Inference, ResetOptions, RolloutRecipe
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.collection import Collection
 from treadle.sample.inference import asking_of
+from treadle.sample.keeping import LEAST, TIMES, Keep
 from treadle.sample.named import env_of, reference_of
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipping
@@ -59,6 +61,13 @@ class RunKeywords(EpisodeKeywords, total=False):
     max_skipped: int | float | None
 
 
+class StoredKeywords(RunKeywords, total=False):
+    """See `EpisodeKeywords`: those of `collect_dataset`."""
+
+    keep: str | Callable[[Episode], Any] | None
+    kept: int | None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Run:
     """Whole episodes, made in parallel. Episode i is made from (seed, i) alone, so a run is the same bytes for any
@@ -68,6 +77,7 @@ class Run:
         env: a registered id, "module:Id", an EnvSpec, a callable that returns an environment, or "module:make_env" or
             "file.py:make_env", which name one.
         policy: None for random actions, or see `treadle.program.policies`.
+        deterministic: does a policy's `predict` give its best action? Else it draws.
         episodes: how many. With neither this nor `steps` it goes on for ever.
         steps: instead, the shortest prefix of episodes whose lengths add up to at least so many steps.
         seed: the run's root seed.
@@ -93,6 +103,9 @@ class Run:
             by itself). What a policy or a constructor raises always ends the run.
         max_skipped: with "skip": how many episodes may be left out, as a number or as a share (0.1) of them; None: 5 %,
             and at least 3 as for every share. More of them, or all of the first ten, end the run.
+        keep: of a dataset, which episodes are stored: see `treadle.sample.keeping.Keep`. Others are counted.
+        kept: with `keep`: the first so many, by index, of the `episodes` that are tried at most. Without
+            `episodes` the run fails after 100 for each, and at least 1,000.
         step_timeout: seconds for a step, a reset or an action of the policy. A worker process that takes longer is
             killed, and its episode made again by another. None: no limit.
         on_failure: what a worker's death leads to. "restart": it is replaced, as often as it takes, or as max_restarts
@@ -102,10 +115,12 @@ class Run:
         skipping: what becomes of an episode that fails.
         pool: how its pool is run, as far as that is said.
         count: how many workers; None: that is decided when they start.
+        rule: of `keep`.
     """
 
     env: str | EnvSpec | Callable[..., gym.Env]
     policy: Any = None
+    deterministic: bool = False
     episodes: int | None = None
     steps: int | None = None
     seed: int = 0
@@ -122,6 +137,8 @@ class Run:
     reset_options: ResetOptions = None
     on_error: str = "raise"
     max_skipped: int | float | None = None
+    keep: str | Callable[[Episode], Any] | None = None
+    kept: int | None = None
     step_timeout: float | None = None
     on_failure: str = "restart"
     worker_options: WorkerOptions | None = None
@@ -129,6 +146,7 @@ class Run:
     pool: dict[str, Any] = field(init=False)
     skipping: Skipping = field(init=False)
     count: int | None = field(init=False)
+    rule: Keep | None = field(init=False)
 
     @classmethod
     def of(cls, face: Callable[..., Any], taken: type, env: Any, policy: Any = None, **given: Any) -> Run:
@@ -153,6 +171,11 @@ class Run:
         elif self.workers != "auto":
             raise UsageError(f"workers must be 'auto' or a whole number of at least 1, got {self.workers!r}")
         check_root(self.seed)
+        check_whole(kept=self.kept)
+        if (self.keep is None) != (self.kept is None):
+            raise UsageError("keep (--keep) says which episodes are stored, and kept (--kept) how many: give both")
+        if self.keep is not None and (self.steps is not None or self.cluster is not None):
+            raise UsageError("keep (--keep) goes with neither steps (--steps) nor nodes (--nodes)")
         skipping = Skipping.of(self.on_error, self.max_skipped)
         pool = {"step_timeout": self.step_timeout, "on_failure": self.on_failure, **chosen(self.worker_options)}
         self._check_place()
@@ -166,12 +189,14 @@ class Run:
             fresh_env=self.fresh_env,
             reset_options=self.reset_options,
             asking=asking,
+            deterministic=self.deterministic,
         )
         pool |= {} if self.cluster is None else {"placement": Placement.of(self.cluster)}
         count = None if workers == "auto" else int(workers)
         # NumPy's numbers are no JSON
         numbers = {"episodes": _int(self.episodes), "steps": _int(self.steps), "seed": int(self.seed)}
-        for name, value in {"recipe": recipe, "skipping": skipping, "pool": pool, "count": count, **numbers}.items():
+        parts = {"recipe": recipe, "skipping": skipping, "pool": pool, "count": count, "rule": Keep.of(self.keep)}
+        for name, value in {**parts, **numbers}.items():
             object.__setattr__(self, name, value)
 
     def _check_place(self) -> None:
@@ -194,7 +219,7 @@ class Run:
         found = {
             "env": reference_of(recipe.env.env),
             "policy": reference_of(self.policy) or "random",
-            "episodes": self.episodes,
+            "episodes": self.tried,
             "steps": self.steps,
             "seed": self.seed,
             "rows": recipe.rows,
@@ -208,6 +233,10 @@ class Run:
         if recipe.asking is not None:  # how many are played at a time does not decide
             asking = recipe.asking
             found |= {"inference": "caller", "pad_to": asking.pad_to, "n_action_steps": asking.n_action_steps}
+        if recipe.deterministic and self.policy is not None:
+            found["deterministic"] = True
+        if self.rule is not None:
+            found |= {"keep": str(self.rule), "kept": self.kept}
         if self.reset_options is not None:
             listed = isinstance(self.reset_options, Sequence)
             found["reset_options"] = LISTED if listed else reference_of(self.reset_options)
@@ -221,13 +250,29 @@ class Run:
             json.dumps(made_of.kwargs)
         except (TypeError, ValueError):
             found["env_kwargs"] = made_of.kwargs
+        if self.rule is not None:
+            found["keep"] = self.rule.given
         if given is not None:
             found["reset_options"] = tuple(given) if isinstance(given, Sequence) else given
         return found
 
+    @property
+    def tried(self) -> int | None:
+        """How many episodes are tried at most; None: steps decide, or it goes on for ever."""
+        found: int | None = self.episodes
+        return max(LEAST, TIMES * self.kept) if found is None and self.kept is not None else found
+
+    def too_rare(self, kept: int, unfit: int) -> str:
+        """Why a run has failed that has tried all that it may: too few episodes were kept; "": it has not."""
+        if self.kept is None or kept >= self.kept or (self.episodes is not None and kept):
+            return ""
+        more = "episodes=M (--episodes M), more of them, with resume (--resume) goes on"
+        tried = kept + unfit
+        return f"{kept:,} of {tried:,} episodes are kept ({kept / tried:.2%}), not {self.kept:,}: {self.rule}; {more}"
+
     def schedule(self, **have: Any) -> Schedule:
         """Of its episodes. `have`: see `Schedule`."""
-        return Schedule(self.episodes, self.steps, **have)
+        return Schedule(self.tried, self.steps, kept=self.kept, **have)
 
     def collection(self, schedule: Schedule, *, recipe: RolloutRecipe | None = None, **options: Any) -> Collection:
         """Its workers, started. `recipe`: in place of the run's; `options`: of `Collection`, in place of the run's."""

@@ -29,6 +29,8 @@ class Schedule:
         skipped: episodes that the run goes on without, as if there were no such indices.
         shard: (i, n): only the indices i, i + n, i + 2n, ... are made here, the others elsewhere.
         first: the index that it begins with.
+        kept: the run ends with the episode that makes so many fit; None: all are.
+        unfit: those of `have` that are not.
     """
 
     def __init__(
@@ -39,10 +41,13 @@ class Schedule:
         skipped: Iterable[int] = (),
         shard: tuple[int, int] = (0, 1),
         first: int = 0,
+        kept: int | None = None,
+        unfit: Iterable[int] = (),
     ):
         self.episodes, self._steps = episodes, steps
         self.lengths: dict[int, int] = dict(have or {})
         self.skipped = set(skipped) - self.lengths.keys()
+        self.unfit, self.kept, self._prefix_kept = set(unfit), kept, 0
         self._total = sum(self.lengths.values())
         self._shard, self._of = shard
         self._there = len(self.lengths) + len(self.skipped)  # of those that are still to be handed out
@@ -89,7 +94,11 @@ class Schedule:
         what is made, so an estimate may be wrong.
         """
         if self.end is not None:
-            return self.end - self._next - self._there + len(self._again)
+            left = self.end - self._next - self._there + len(self._again)
+            if self.kept is None or self.complete:
+                return left
+            tries = (1 + len(self.lengths)) / (1 + len(self.lengths) - len(self.unfit))  # for one that is fit
+            return min(left, (self.kept - self._prefix_kept) * tries - (self._next - self.prefix) + len(self._again))
         if self._steps is None:
             return math.inf
         return (self._steps - self.prefix_steps) / mean - (self._next - self.prefix)
@@ -122,12 +131,14 @@ class Schedule:
         size = min(MOST_IN_ORDER * times, STEPS_IN_ORDER * times / mean, left)
         return max(1, int(size)), max(0, int(min(ahead, left)))
 
-    def finish(self, index: int, length: int) -> bool:
+    def finish(self, index: int, length: int, fit: bool = True) -> bool:
         """Note a finished episode. False: it was settled before (made twice after a death) and is to be ignored."""
         self.issued.discard(index)
         if index in self.lengths or index in self.skipped:
             return False
         self.lengths[index] = length
+        if not fit:
+            self.unfit.add(index)
         self._total += length
         self._advance()
         return True
@@ -167,6 +178,8 @@ class Schedule:
                 if self.prefix not in self.lengths:
                     return
                 self.prefix_steps += self.lengths[self.prefix]
+                self._prefix_kept += self.prefix not in self.unfit
             self.prefix += 1
-            if self._steps is not None and self.prefix_steps >= self._steps:
+            enough = self._steps is not None and self.prefix_steps >= self._steps
+            if enough or (self.kept is not None and self._prefix_kept >= self.kept):
                 self.end = self.prefix

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from treadle.play.episode import Episode
@@ -44,7 +44,9 @@ def collection(
     return run_on_nodes(recipe, source, placement, **options) if placement else run_here(recipe, source, **options)
 
 
-def in_order(begin: Callable[..., Collection], schedule: Schedule, ordered: bool, progress: Shows) -> Iterator[Episode]:
+def in_order(
+    begin: Callable[..., Collection], schedule: Schedule, ordered: bool, progress: Shows
+) -> Generator[Episode]:
     """Play a run's episodes and yield them by index, or as they come. Those that wait for their turn take no more than
     `MOST_WAITING` bytes: workers wait when there are more. `begin`: makes the collection, as `Run.collection`."""
     if schedule.complete:

@@ -18,6 +18,7 @@ HOME = homes(
         "make_vec": "vector_entry_point register_all unregister_all AsyncVectorEnv",
         "core": "VectorStats AlreadyPending ClosedVector NothingPending SpacesDiffer WaitTimeout",
         "rollout": "Rollout",
+        "log_episodes": "LogEpisodes",
         ".tasks.vectors": "VectorSampledTasks SingleProcessVectorSampledTasks "
         "COMPLETE_TASK_METRICS_KEY COMPLETE_TASK_CALLBACK_KEY",
         ".tasks.vector": "TaskVectorStats",
