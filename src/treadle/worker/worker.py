@@ -102,7 +102,7 @@ class Worker(ABC):
     """
 
     in_caller = inline = starts_here = shared = False
-    slow = "Where imports take the time: the fork server does those of preload once for all workers."
+    slow = "Where imports take the time: the fork server does those of WorkerOptions(preload=...) once for all."
     payload_timeout = 0.0  # seconds for the rest of an answer whose beginning is there
     pid: int | None = None
     node: str | None = None
