@@ -25,7 +25,7 @@ import cloudpickle
 from benchmarks.vector_drills import FAULTS, Make
 from treadle.errors import UsageError
 from treadle.sample.named import Named, env_name
-from treadle.testing.processes import runs
+from treadle.testing.env_probe import runs
 from treadle.testing.verdict import FAULT, WARNING, Report
 
 MARK = "TREADLE_DRILL"  # an environment variable: processes that have it were started in a drill

@@ -105,8 +105,7 @@ class Control:
 def collecting() -> Iterator[Callable[[], Any]]:
     """One episode of CartPole, of 9 steps, as a worker makes it."""
     from treadle.play.recipe import RolloutOrder, RolloutRecipe
-    from treadle.play.rounds import RolloutSlot
-    from treadle.play.slot import Globals
+    from treadle.play.rounds import Globals, RolloutSlot
     from treadle.program.gym_env import EnvRecipe
 
     slot = RolloutSlot(RolloutRecipe(EnvRecipe("CartPole-v1"), Still), 0, Globals.LEAVE)

@@ -12,9 +12,8 @@ import pytest
 
 import treadle
 from treadle.errors import UsageError
-from treadle.nodes.host import worth_sending
+from treadle.nodes.host import differences, software, worth_sending
 from treadle.nodes.placing import ALL, Machine, Placement, check, seat
-from treadle.nodes.software import differences, software
 from treadle.nodes.travel import PIECE, Writer, packed, read
 from treadle.nodes.worker import values_for
 from treadle.sample.nodes import Fed, made_in, wanted

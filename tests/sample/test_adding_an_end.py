@@ -10,10 +10,9 @@ import gymnasium as gym
 import pytest
 
 import treadle
-from treadle.sample.collect import collect
+from treadle.sample.collect import collect, in_order
 from treadle.sample.run import Run, RunKeywords
 from treadle.sample.schedule import Schedule
-from treadle.sample.streams import in_order
 
 
 class Timed(Schedule):

@@ -36,7 +36,7 @@ from treadle import (
     trees,
 )
 from treadle.samplers import StepType
-from treadle.samplers.default_worker import DefaultWorker as OrdinaryWorker
+from treadle.samplers.worker import DefaultWorker as OrdinaryWorker
 from treadle.worker.options import WorkerOptions
 
 LIMIT = 16

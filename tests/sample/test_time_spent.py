@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from treadle.play import player, rounds
 from treadle.play.recipe import RolloutOrder, RolloutRecipe, Shares
-from treadle.play.rounds import RolloutSlot
-from treadle.play.slot import Globals
+from treadle.play.rounds import Globals, RolloutSlot
 from treadle.program.gym_env import EnvRecipe
 from treadle.record.summary import time_shares
 

@@ -49,14 +49,13 @@ from treadle.pool import failure
 from treadle.progress import print_table
 from treadle.sample import skipping
 from treadle.sample.collect import collect
-from treadle.samplers.default_worker import DefaultWorker
-from treadle.samplers.multiprocessing_sampler import MultiprocessingSampler
 from treadle.samplers.pool_sampler import PoolSampler
-from treadle.samplers.ray_sampler import RaySampler
+from treadle.samplers.samplers import MultiprocessingSampler, RaySampler
+from treadle.samplers.worker import DefaultWorker
 from treadle.samplers.worker_factory import WorkerFactory
 from treadle.tasks.gym import GymTaskSampler
 from treadle.tasks.vectors import VectorSampledTasks
-from treadle.testing.processes import parent_of, runs
+from treadle.testing.env_probe import parent_of, runs
 from treadle.vector.gymnasium import VectorEnv
 from treadle.worker.options import WorkerOptions
 from zoo.faults import ZOO, Sound

@@ -2,9 +2,8 @@
 
     ray_cluster   the one file that imports Ray: connecting, starting an actor on a node, calling it, ending it
     placing       which actor goes to which node (pure)
-    software      what must be the same on all nodes, and what is not (pure)
     travel        what travels: a message and all its arrays as one contiguous buffer
-    host          what runs in an actor: a pool, and what passes requests on to its workers
+    host          what runs in an actor: a pool, and what passes requests on to its workers; which software it must have
     worker        the backend "ray": a worker that stands for one of an actor's pool
 
 To the caller's pool each is a worker by its protocol (`treadle.worker.worker`), so requests under way, deaths and

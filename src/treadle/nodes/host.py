@@ -4,16 +4,21 @@ The pool starts, watches, kills and starts anew its workers by itself; the actor
 the caller's. What is asked of one is posted, and what any of them has said is told by `advance`, which goes on until
 there is enough for a message. The caller keeps a few such calls under way, and so never more comes than it has asked
 for. All else (`ASIDE`) is answered while `advance` works.
+
+All nodes must have the same software: Python, Treadle, and what the workers' programs import.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import pickle
+import platform
 import sys
+import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,16 +28,62 @@ from time import monotonic
 from typing import Any
 
 from treadle.errors import RemoteTraceback, StartupFailed, TaskRaised, UsageError
-from treadle.nodes.software import differences
 from treadle.nodes.travel import Batch, Said, Writer, read
 from treadle.pool.events import Done, Event, Lost
 from treadle.pool.pool import Pool
+from treadle.repro import versions
 from treadle.wire.broadcast import Payload
 from treadle.wire.channel import parts_of, spill
 from treadle.wire.messages import CLOSING, ExitReport, Extras, Hello, Op, Raised, Reply
 from treadle.worker.backends import register
 from treadle.worker.life import RestartPolicy
 from treadle.worker.worker import SerialWorker, Worker
+
+ALWAYS = ("gymnasium", "numpy")
+MISSING = "missing"
+
+
+def software(modules: Iterable[str]) -> dict[str, str]:
+    """Of Python, Treadle and the packages of these modules: the version, or of what has none the checksum of its file.
+
+    What is of the standard library, and the caller's own script, are left out: the one comes with Python, the other
+    travels.
+    """
+    found = {
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "treadle": versions("treadle").get("treadle", MISSING),
+    }
+    for name in (*ALWAYS, *modules):
+        top = name.partition(".")[0]
+        if top not in sys.stdlib_module_names and top not in ("treadle", "__main__", "__mp_main__"):
+            version = versions(top).get(top)
+            found[name if version is None else top] = version or _checksum(name)
+    return found
+
+
+def differences(wanted: Mapping[str, str], *, here: str) -> list[str]:
+    """What of it this process does not have the same of, one text each. `here`: the node's address."""
+    own = software(name for name in wanted if name not in ("Python", "treadle"))
+    return [
+        f"{name} is {own.get(name, MISSING)} on {here} and {value} in the caller"
+        for name, value in wanted.items()
+        if own.get(name, MISSING) != value
+    ]
+
+
+def _checksum(module: str) -> str:
+    """Of a module's file. What cannot be found was made by the program itself, or is missing."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        return MISSING
+    if not spec.has_location or spec.origin is None:
+        return "a package without a file"
+    with open(spec.origin, "rb") as file:
+        return f"a file with the checksum {zlib.crc32(file.read()):08x}"
+
 
 # what a message has at least, unless there is no more or it was waited for so long: at first, and at the most
 ENOUGH_BYTES, ENOUGH_SECONDS = 64 << 10, 0.05
@@ -78,7 +129,7 @@ class World:
 
     Attributes:
         cwd, path: its folder and import path; used as far as they are there.
-        software: see `treadle.nodes.software`.
+        software: see `treadle.nodes.host`.
     """
 
     cwd: str

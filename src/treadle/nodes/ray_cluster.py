@@ -20,7 +20,7 @@ TOKEN = " (if the cluster asks for a token: RAY_AUTH_MODE=token, with the token 
 ASIDE = "aside"  # the concurrency group of what an actor is asked while it works
 
 
-class Cluster:
+class RayCluster:
     """A connection to Ray, shared by all pools of this process.
 
     What the program has connected by itself (`ray.init`) is used, and left as it is. Else the first pool connects and
@@ -33,30 +33,30 @@ class Cluster:
 
     def __init__(self, address: str | None) -> None:
         ray = self._ray = _ray()
-        with Cluster._lock:
-            self._ours = Cluster._users > 0 or not ray.is_initialized()
+        with RayCluster._lock:
+            self._ours = RayCluster._users > 0 or not ray.is_initialized()
             if ray.is_initialized():
                 _check_same(address, ray.get_runtime_context().gcs_address)
             if self._ours:
-                if Cluster._users == 0:
-                    Cluster._connection = _Connection(ray, address)
-                Cluster._users += 1
+                if RayCluster._users == 0:
+                    RayCluster._connection = _Connection(ray, address)
+                RayCluster._users += 1
 
     def close(self) -> None:
         """Disconnect, if it was us who connected, and nobody else of ours is."""
-        with Cluster._lock:
+        with RayCluster._lock:
             if self._ours:
                 self._ours = False
-                Cluster._users -= 1
-                if Cluster._users == 0 and Cluster._connection is not None:
-                    Cluster._connection.close()
-                    Cluster._connection = None
+                RayCluster._users -= 1
+                if RayCluster._users == 0 and RayCluster._connection is not None:
+                    RayCluster._connection.close()
+                    RayCluster._connection = None
 
     @property
     def exclusive(self) -> bool:
         """Is the cluster one of our own on this machine, used by a single pool? Then nobody else has CPUs of it."""
-        connection = Cluster._connection if self._ours else None
-        return connection is not None and connection.address is None and Cluster._users == 1
+        connection = RayCluster._connection if self._ours else None
+        return connection is not None and connection.address is None and RayCluster._users == 1
 
     def machines(self) -> list[Machine]:
         """The nodes that are alive."""

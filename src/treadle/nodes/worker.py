@@ -29,10 +29,9 @@ import numpy as np
 from treadle import pickling
 from treadle.errors import UsageError
 from treadle.interrupts import Later
-from treadle.nodes.host import ASIDE, INSIDE, Host, Site, World
+from treadle.nodes.host import ASIDE, INSIDE, Host, Site, World, software
 from treadle.nodes.placing import Machine, Placement, check, seat
-from treadle.nodes.ray_cluster import Cluster
-from treadle.nodes.software import software
+from treadle.nodes.ray_cluster import RayCluster
 from treadle.nodes.travel import PIECE, Batch, Said, packed, read
 from treadle.pool.group import partition
 from treadle.wire import carried
@@ -77,7 +76,7 @@ class NodeCommon(Common):
         if options.memory_limit is not None:  # it would be looked for among this machine's processes
             raise UsageError("memory_limit is for workers of this machine: over nodes give max_episodes_per_worker")
         self.placement: Placement = options.placement or Placement()
-        self.cluster: Any = None  # a Cluster, once it is prepared
+        self.cluster: Any = None  # a RayCluster, once it is prepared
         self.hello: Hello | None = None
         self.groups: list[tuple[int, ...]] = []
         self.actors: dict[tuple[int, ...], Actor] = {}
@@ -101,7 +100,7 @@ class NodeCommon(Common):
 
     def prepare(self) -> None:
         with Later():
-            self.cluster = Cluster(self.placement.address)
+            self.cluster = RayCluster(self.placement.address)
         self._machines, self._looked = self.cluster.machines(), monotonic()
         check(self._machines, self.placement)
         self.world = World(os.getcwd(), [each for each in sys.path if each], software(sorted(self._needed)))

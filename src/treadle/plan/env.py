@@ -16,7 +16,7 @@ import numpy as np
 
 from treadle.checks import check_seed
 from treadle.plan.items import items_of, whole
-from treadle.program.own_names import own_names
+from treadle.program.base import own_names
 from treadle.wire.copies import snapshot
 
 Row = tuple[Any, ...]  # state (None where none is wanted), observation, reward, terminal, truncated, info

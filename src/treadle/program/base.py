@@ -3,11 +3,15 @@
 While an episode runs, a step is Gymnasium's own tuple and nothing more is to be said. When it ends there is more: the
 terminal observation must be kept although the row may already show the next episode. `settle` makes that record, for
 environments and tasks alike.
+
+What Treadle tells of a step is kept apart from the program's infos until the caller gets it, so no word of a program's
+own is ever taken for it. Then both share one dict: ours stand under the documented names, and what a program has under
+one of them is moved (`own_names`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -148,3 +152,20 @@ def settle(
         first, first_info = begin()
         return StepResult(first, reward, terminated, truncated, first_info, observation, info)
     return StepResult(observation, reward, terminated, truncated, info, begins_next=on_end is OnEnd.NEXT_STEP)
+
+
+def own_names(info: Mapping[str, Any], own: frozenset[str], whose: str) -> dict[str, Any]:
+    """A copy of a program's info without our `own` names: a value under NAME is kept as `whose`_NAME."""
+    out = dict(info)
+    if not own.isdisjoint(out):
+        for name in own.intersection(out):
+            kept = kept_as(name, whose, out)
+            out[kept] = out.pop(name)
+    return out
+
+
+def kept_as(name: str, whose: str, taken: Mapping[str, Any]) -> str:
+    """The name under which a program's value is kept: `whose`_NAME, once more where that is taken as well."""
+    while name in taken:
+        name = f"{whose}_{name}"
+    return name

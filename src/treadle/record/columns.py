@@ -52,11 +52,6 @@ class Columns(NamedTuple):
     left_out: tuple[str, ...]
 
 
-def kind_of(columns: Sequence[Column]) -> tuple[Any, ...]:
-    """What columns of many episodes have in common, hashable: all but their rows."""
-    return tuple([(path, array.dtype, array.shape[1:]) for path, array in columns])
-
-
 def columns_of(episode: Episode, *, infos: bool = True) -> Columns:
     """The arrays of an episode.
 
@@ -151,7 +146,7 @@ def digester() -> Callable[[Sequence[Column]], bytes]:
     new = hasher()
 
     def digest(columns: Sequence[Column]) -> bytes:
-        kind = kind_of(columns)
+        kind = tuple([(path, array.dtype, array.shape[1:]) for path, array in columns])
         description = known.get(kind)
         if description is None:
             if len(known) >= 256:

@@ -8,7 +8,6 @@ all, and the parts are never touched.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -24,7 +23,6 @@ from treadle.record.hdf5 import assemble
 from treadle.record.journal import EpisodeNote, Record, damaged, journals, read
 from treadle.record.parts import KEPT, keep
 from treadle.record.run_directory import remove
-from treadle.record.spaces import base_space
 from treadle.record.summary import Summary, digest_of
 from treadle.sample.card import CARD, OF_MINARI, card, rows_of
 from treadle.whole_file import opened, why
@@ -63,10 +61,7 @@ class MergeReport:
 
 def overall_hash(digests: Iterable[str]) -> str:
     """blake2b-128 over hexadecimal digests in order, as 32 hexadecimal digits."""
-    state = hashlib.blake2b(digest_size=16)
-    for digest in digests:
-        state.update(bytes.fromhex(digest))
-    return state.hexdigest()
+    return digest_of(b"".join(map(bytes.fromhex, digests)))
 
 
 def merge(directory: Path, out: Path, episodes: Sequence[EpisodeNote], about: minari_files.About) -> MergeReport:
@@ -95,8 +90,10 @@ def merge(directory: Path, out: Path, episodes: Sequence[EpisodeNote], about: mi
         data = temporary / "data"
         data.mkdir(parents=True)
         data_bytes = assemble(data / minari_files.DATA_FILE, records)
-        seen = base_space(about.observation_space, texts, ("observations",))
-        about = about._replace(observation_space=seen, action_space=base_space(about.action_space, texts, ("actions",)))
+        seen = minari_files.base_space(about.observation_space, texts, ("observations",))
+        about = about._replace(
+            observation_space=seen, action_space=minari_files.base_space(about.action_space, texts, ("actions",))
+        )
         steps = sum(record.note.length for record in records)
         text = minari_files.describe(about, len(records), steps, data_bytes)
         (data / minari_files.METADATA_FILE).write_text(text)

@@ -38,7 +38,7 @@ from treadle.record.journal import (
     read,
     trim,
 )  # fmt: skip
-from treadle.record.spaces import check_storable, foreign_texts
+from treadle.record.minari import check_storable, foreign_texts
 from treadle.sample.keeping import Keep
 from treadle.sample.scores import about_of
 from treadle.whole_file import written

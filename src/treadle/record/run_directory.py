@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -38,7 +37,7 @@ from treadle.errors import UsageError
 from treadle.record.identity import compared
 from treadle.record.journal import REMEDY, EpisodeNote, journals
 from treadle.record.parts import KEPT, recover, reopen
-from treadle.record.summary import Summary, read_summary, sealed, skipped_of, unsealed, write_text
+from treadle.record.summary import Summary, digest_of, read_summary, sealed, skipped_of, unsealed, write_text
 from treadle.repro import MOST_BYTES, SUFFIX, Repro, versions
 from treadle.sample.skipping import Skipped
 from treadle.whole_file import read_json
@@ -486,5 +485,5 @@ def file_digests(arguments: Mapping[str, Any]) -> dict[str, str]:
         name = reference if isinstance(reference, str) else ""
         name = name if name.endswith(".zip") else name.rpartition(":")[0]
         if name.endswith((".py", ".zip")) and os.path.isfile(name):
-            out[name] = hashlib.blake2b(Path(name).read_bytes(), digest_size=16).hexdigest()
+            out[name] = digest_of(Path(name).read_bytes())
     return out

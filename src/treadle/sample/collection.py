@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Self
 
 from treadle.play.recipe import RolloutRecipe, Shares
-from treadle.play.slot import Globals
+from treadle.play.rounds import Globals
 from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
 from treadle.sample.by_index import ByIndex

@@ -9,8 +9,7 @@ from typing import Any
 
 from treadle.errors import WorkerError
 from treadle.play.recipe import Results, RolloutOrder, RolloutRecipe
-from treadle.play.rounds import RolloutSlot
-from treadle.play.slot import Globals
+from treadle.play.rounds import Globals, RolloutSlot
 from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
 from treadle.sample.by_index import ByIndex

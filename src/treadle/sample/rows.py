@@ -20,8 +20,7 @@ from treadle import seeding
 from treadle.errors import BadAction, UsageError, Where, WorkerError
 from treadle.lockstep.batch import SlotRows
 from treadle.play.recipe import SKIPPED, Results, RolloutRecipe
-from treadle.play.rounds import RESULTS, AskedSlot, Begin
-from treadle.play.slot import Globals
+from treadle.play.rounds import RESULTS, AskedSlot, Begin, Globals
 from treadle.pool import failure
 from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool

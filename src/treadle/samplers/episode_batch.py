@@ -20,8 +20,7 @@ from treadle.samplers.columns import (
     pad_batch_array,
     rows_of,
 )
-from treadle.samplers.steps import EnvSpec, StepType, codes_of, types_of
-from treadle.samplers.time_step_batch import Infos, TimeStepBatch
+from treadle.samplers.steps import EnvSpec, Infos, StepType, TimeStepBatch, codes_of, types_of
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)

@@ -20,12 +20,11 @@ from treadle.repro import Repro, failure_of, note, note_unkept, recipe_of
 from treadle.sample.failed import reason_of
 from treadle.sample.growth import Growth
 from treadle.sample.named import env_name
+from treadle.samplers.adapt import environment, is_environment, of_gymnasium
 from treadle.samplers.agents import action_of, reset_agent
-from treadle.samplers.default_worker import DefaultWorker
 from treadle.samplers.sampler_slot import Order, SlotRecipe, Updates
 from treadle.samplers.stop_rules import StopRule
-from treadle.samplers.updates import environment, is_environment, of_gymnasium
-from treadle.samplers.worker import ENVIRONMENTS, GLOBALS
+from treadle.samplers.worker import ENVIRONMENTS, GLOBALS, DefaultWorker
 from treadle.worker.life import RestartPolicy, State
 
 log = logging.getLogger("treadle")

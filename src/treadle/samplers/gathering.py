@@ -22,7 +22,7 @@ from treadle.memory.reserved import ResultBuffers
 from treadle.pool import failure
 from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
-from treadle.program.own_names import own_names
+from treadle.program.base import own_names
 from treadle.sample.growth import Growth
 from treadle.sample.schedule import Schedule
 from treadle.sample.scores import Score

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from treadle.errors import BadObservation, UsageError, Where, attributes_of
-from treadle.samplers.adapt import as_environment
+from treadle.samplers.adapt import as_environment, is_environment
 from treadle.samplers.agents import action_of, as_agent, reset_agent
 from treadle.samplers.in_progress import InProgressEpisode
-from treadle.samplers.updates import is_environment
 from treadle.spaces import Mismatch
 
 

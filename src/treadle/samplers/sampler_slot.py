@@ -26,16 +26,15 @@ from treadle.play.columns import ColumnsBuffer
 from treadle.play.contract import BadStep, in_step
 from treadle.play.player import Player
 from treadle.play.recorder import misshapen
-from treadle.play.slot import EpisodeSlot, Globals
+from treadle.play.rounds import EpisodeSlot, Globals
 from treadle.program.base import StreamControl
 from treadle.program.ids import register_missing
 from treadle.samplers.adapt import GymEnv
 from treadle.samplers.agents import action_of, reset_agent
-from treadle.samplers.default_worker import DefaultWorker
 from treadle.samplers.episode_batch import EpisodeBatch
 from treadle.samplers.steps import StepType
 from treadle.samplers.trajectories import Trajectories, trajectories_of
-from treadle.samplers.worker import GLOBALS
+from treadle.samplers.worker import GLOBALS, DefaultWorker
 from treadle.spaces import Layout
 from treadle.wire.broadcast import Broadcast
 from treadle.wire.messages import Raised

@@ -1,4 +1,5 @@
-"""The interface of workers: what plays episodes, somewhere. Subclass it, or one of those that are there.
+"""The interface of workers, which play episodes somewhere, and the worker that plays one a rollout. Subclass either,
+or another of those that are there.
 
 A sampler makes its workers by a `WorkerFactory`, gives them the agent and the environment, and calls `rollout` again
 and again. Everything else is the worker's own business: what a rollout is, how many environments it has, what an
@@ -8,12 +9,19 @@ update means.
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from typing import Any
 
+import numpy as np
+
 from treadle import seeding
-from treadle.samplers.adapt import as_environment, bare, seed_environment
+from treadle.play.columns import array_of, columns_of, kept, stacked
+from treadle.samplers.adapt import apply_env_update, as_environment, bare, fit_of, fitted, seed_environment, spec_of
+from treadle.samplers.agents import action_of, as_agent, is_parameters, reset_agent, set_parameters
 from treadle.samplers.episode_batch import EpisodeBatch
-from treadle.samplers.updates import apply_env_update
+from treadle.samplers.steps import EnvStep
+from treadle.spaces.fit import Fit
+from treadle.wire.copies import snapshot
 
 # first numbers of the seed paths of workers; 0 to 4 are taken, see docs/architecture.md
 ENVIRONMENTS, GLOBALS = 5, 6
@@ -111,3 +119,121 @@ class Worker:
 
     def __getstate__(self) -> Any:
         raise ValueError("Workers are not pickleable. Please pickle the WorkerFactory instead.")
+
+
+class DefaultWorker(Worker):
+    """Plays one episode a rollout.
+
+    Subclasses may override any of its methods, and use what they fill: `_prev_obs` (what the next action is chosen
+    from), `_eps_length`, `_observations` and `_env_steps` (one a step), `_agent_infos` (key -> one value a step),
+    `_lengths` (one an episode) and `_episode_infos` (key -> one value an episode).
+
+    Args:
+        seed, max_episode_length, worker_number: see `Worker`.
+    """
+
+    by_index = True
+    interruptible = True
+
+    def __init__(self, *, seed: int | None, max_episode_length: int | float, worker_number: int) -> None:
+        super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
+        self._prev_obs: Any = None
+        self._eps_length = 0
+        self._fit_env: Any = None
+        self._fit: Fit | None = None
+        self._forget()
+        self.worker_init()
+
+    def _forget(self) -> None:
+        self._observations: list[Any] = []
+        self._env_steps: list[EnvStep] = []
+        self._agent_infos: Any = defaultdict(list)
+        self._lengths: list[int] = []
+        self._last_observations: list[Any] = []
+        self._episode_infos: Any = defaultdict(list)
+
+    def worker_init(self) -> None:
+        """Seed this process's `random`, `numpy.random` and torch, unless the seed is None."""
+        if self._seed is not None:
+            seeding.seed_globals(seeding.derive(self._root, GLOBALS, self._worker_number, self._incarnation))
+
+    def update_agent(self, agent_update: Any) -> None:
+        """A dict, tuple or array: the agent's new parameters. None: no change. Anything else: a new agent.
+
+        Raises TypeError for parameters that the agent does not take, and for what is no agent.
+        """
+        if is_parameters(agent_update):
+            set_parameters(self.agent, agent_update)
+        elif agent_update is not None:
+            self.agent = as_agent(agent_update)
+
+    def update_env(self, env_update: Any) -> None:
+        """An environment, what makes one, or an `EnvUpdate`; None: no change. Raises TypeError for anything else."""
+        self.env, updated = self.adopt(self.env, env_update)
+        if updated:
+            self._fit_env = None
+
+    def start_episode(self) -> None:
+        """Reset the environment, then the agent."""
+        self._eps_length = 0
+        self._prev_obs, episode_info = self.env.reset()
+        for key, value in kept(episode_info).items():
+            self._episode_infos[key].append(value)
+        reset_agent(self.agent)
+
+    def step_episode(self) -> bool:
+        """One step. True: the episode is over, by the environment's word or at `max_episode_length`."""
+        if self._fit_env is not self.env:  # it may have been replaced in any way
+            self._fit_env, self._fit = self.env, fit_of(self.env)
+        if self._eps_length == 0:  # here, as subclasses have ways of their own to begin
+            self._prev_obs = fitted(self._fit, self._prev_obs, 0)
+        action, agent_info = action_of(self.agent, self._prev_obs)
+        self._observations.append(snapshot(self._prev_obs))  # an environment may use its array again
+        step = self.env.step(action)
+        step.observation = snapshot(fitted(self._fit, step.observation, self._eps_length + 1))
+        step.action, step.env_info = snapshot(step.action), kept(step.env_info)
+        self._env_steps.append(step)
+        for key, value in agent_info.items():
+            self._agent_infos[key].append(value)
+        self._eps_length += 1
+        self._prev_obs = step.observation
+        if step.last or self._eps_length >= self._max_episode_length:
+            self._lengths.append(self._eps_length)
+            self._last_observations.append(step.observation)
+            return True
+        return False
+
+    def collect_episode(self) -> EpisodeBatch:
+        """The episodes since the last call, as a batch.
+
+        Each one's last observation is what its last step led to, also where a subclass has noted another.
+        """
+        steps, lengths = self._env_steps, np.array(self._lengths, np.int64)
+        ends = np.cumsum(lengths) - 1
+        batch = EpisodeBatch(
+            env_spec=spec_of(self.env),
+            episode_infos={key: array_of(values) for key, values in self._episode_infos.items()},
+            observations=stacked(self._observations),
+            last_observations=stacked([steps[end].observation for end in ends]),
+            actions=stacked([step.action for step in steps]),
+            rewards=np.asarray([step.reward for step in steps]),
+            env_infos=columns_of([step.env_info for step in steps]),
+            agent_infos={key: array_of(values) for key, values in self._agent_infos.items()},
+            step_types=np.array([step.step_type for step in steps], object),
+            lengths=lengths,
+        )
+        self._forget()
+        return batch
+
+    def discard_episode(self) -> None:
+        """Forget what was not collected."""
+        self._forget()
+
+    def seed_episode(self, env_seed: int) -> None:
+        """Seed the environment for the next rollout alone."""
+        seed_environment(self.env, env_seed)
+
+    def shutdown(self) -> None:
+        """Close the environment."""
+        if self.env is not None:
+            self.env.close()

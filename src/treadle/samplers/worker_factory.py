@@ -9,10 +9,9 @@ from typing import Any
 
 from treadle.checks import check_seed, check_whole
 from treadle.errors import UsageError
+from treadle.samplers.adapt import as_update
 from treadle.samplers.agents import as_agent, is_parameters, set_parameters
-from treadle.samplers.default_worker import DefaultWorker
-from treadle.samplers.updates import as_update
-from treadle.samplers.worker import Worker
+from treadle.samplers.worker import DefaultWorker, Worker
 from treadle.wire import bell
 
 

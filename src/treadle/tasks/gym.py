@@ -11,8 +11,8 @@ from gymnasium.envs.registration import EnvSpec
 
 from treadle.checks import check_seed, check_whole
 from treadle.errors import UsageError
+from treadle.program.base import own_names
 from treadle.program.gym_env import EnvRecipe
-from treadle.program.own_names import own_names
 from treadle.tasks.core import METRICS_KEY, RLStepResult, Sensor, SensorSuite, Task, TaskSampler, ends_of
 
 OWN = frozenset({"rewards", METRICS_KEY})  # what `TaskEnv` itself puts into a step's info

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from treadle.lockstep.batch import Batch, News
-from treadle.program.own_names import own_names
+from treadle.program.base import own_names
 from treadle.spaces import Layout
 from treadle.tasks.core import CALLBACK_KEY, METRICS_KEY, RLStepResult
 from treadle.tasks.orders import NOTE, NOTHING, History, Note, Status

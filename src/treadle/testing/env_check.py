@@ -30,8 +30,7 @@ from treadle.pool.wear import shown
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.failed import reason_of
 from treadle.sample.named import env_name, env_of
-from treadle.testing.env_probe import PARTS, Cause, EnvProbe, Left, Walk, place_of
-from treadle.testing.processes import children_of, parent_of, runs
+from treadle.testing.env_probe import PARTS, Cause, EnvProbe, Left, Walk, children_of, parent_of, place_of, runs
 from treadle.testing.verdict import FAULT, WARNING, Report, short
 from treadle.trees import first_difference
 from treadle.wire.carried import CannotTravel

@@ -23,6 +23,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -37,7 +38,6 @@ from treadle.program.base import Program, StreamControl
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env
 from treadle.sample.failed import user_frame
 from treadle.spaces import Layout, Mismatch
-from treadle.testing.processes import children_of
 from treadle.testing.verdict import short
 from treadle.wire.messages import Raised, unsendable
 
@@ -411,3 +411,28 @@ def _files() -> Counter[str]:
 def _globals() -> dict[str, Any]:
     """The states of the global generators."""
     return {"random": random.getstate(), "np.random": print_of(list(np.random.get_state())[1:])}
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes whose parent it is, ended ones included; [] where there is no /proc."""
+    return [child for each in Path("/proc").glob("[0-9]*") if parent_of(child := int(each.name)) == pid]
+
+
+def parent_of(pid: int) -> int:
+    """Its parent; 0: it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def runs(pid: int) -> bool:
+    """Is there such a process, that has not ended? One that has, and that nobody has waited for, does not run."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "XZ"
+    except OSError:
+        return not Path("/proc/self").exists()

@@ -30,7 +30,7 @@ import numpy as np
 from treadle import gone, trees
 from treadle.errors import UsageError
 from treadle.lockstep.batch import NO_NEWS, Batch, News
-from treadle.program.own_names import kept_as, own_names
+from treadle.program.base import kept_as, own_names
 from treadle.wire.info_rows import InfoRows, columns_of_rows
 
 Infos = Mapping[int, dict[str, Any]]

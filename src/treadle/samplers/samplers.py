@@ -1,11 +1,17 @@
-"""A sampler whose workers are processes of their own, and the older systems' worker loop over two queues."""
+"""The samplers that users make, which differ in where their workers are, and the older systems' worker loop over two
+queues.
+"""
 
 from __future__ import annotations
 
+import copy
 import pickle
 import queue
 from typing import Any
 
+from treadle import pickling
+from treadle.nodes import backend
+from treadle.nodes.placing import ALL, Cluster, Placement
 from treadle.samplers.pool_sampler import PoolSampler
 
 
@@ -104,3 +110,54 @@ def _next(to_worker: Any, wait: bool) -> tuple[str, Any]:
 
 def _unpickled(value: Any) -> Any:
     return pickle.loads(value) if isinstance(value, bytes) else value
+
+
+class LocalSampler(PoolSampler):
+    """Plays in the caller's own thread: one rollout of each worker in turn.
+
+    The same as `MultiprocessingSampler`, in the same loop, without processes: for debugging, and for environments that
+    cannot leave the caller. The caller's `random`, `numpy.random` and torch generators are as they were after every
+    call; each worker has states of its own. The agents are the caller's own objects (one for all workers, if no list
+    is given); environments are copied.
+
+    Args:
+        agents, envs, worker_factory and those after it: as for `MultiprocessingSampler`.
+        on_failure: as there, but "raise" (the default here) lets exceptions through.
+    """
+
+    backend = "serial"
+    default_on_failure = "raise"
+
+    def _own_copy(self, env: Any) -> Any:
+        try:
+            return copy.deepcopy(env)
+        except Exception:  # noqa: BLE001 - whatever a foreign __deepcopy__ raises; cloudpickle knows more
+            return pickle.loads(pickling.dumps(env))
+
+
+class RaySampler(PoolSampler):
+    """As `MultiprocessingSampler`, with its workers spread over the nodes of a Ray cluster.
+
+    Each node has a pool with its share of them, asked with orders of episodes; batches of them come back. An update of
+    the agents is put into Ray's object store once, and pulled once by each node. A worker that dies is replaced by its
+    node's pool, and one whose node is lost has died, too: see on_failure; with "restart" its place is on another node.
+
+    Args:
+        agents, envs, worker_factory and those after it: as for `MultiprocessingSampler`; what belongs to this process
+            alone (a queue of multiprocessing, say) cannot go to a node. `n_workers` is as many as cores of this machine
+            where nothing else is said: say how many the cluster has.
+        cluster: a `treadle.Cluster`: at most so many of its nodes are used. None: all of the cluster that the program
+            has connected to by itself; else one of its own on this machine, from the construction to `shutdown_worker`.
+            A cluster that the program has connected to is never shut down.
+
+    Raises:
+        As `MultiprocessingSampler`; MissingExtra without Ray; UsageError when the address does not answer, or a node
+        has other versions of Python, Treadle or what the workers import.
+    """
+
+    default_on_failure = "drop"
+
+    def __init__(self, *args: Any, cluster: Cluster | None = None, **options: Any) -> None:
+        self.backend = backend()
+        self._placement = Placement.of(Cluster(ALL) if cluster is None else cluster, shared=True)
+        super().__init__(*args, **options)
