@@ -45,16 +45,16 @@ def read_json(path: str | Path, most: float = inf) -> Any:
 
 
 @contextmanager
-def written(path: Path) -> Iterator[BinaryIO]:
+def written(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file to be written, which takes the place of `path` when the block has ended. Whoever reads `path` sees
-    the old file or the new one.
+    the old file or the new one. `mode`: of the new one, less the umask.
 
     Nothing new is left where the block raises. Raises OSError with the path.
     """
     part = path.with_name(f".{path.name}.tmp")
     try:
         part.unlink(missing_ok=True)  # what a kill left, or a link to somewhere else
-        with open(part, "xb", buffering=1 << 20) as file:
+        with open(part, "xb", buffering=1 << 20, opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
         os.replace(part, path)
     except OSError as error:

@@ -168,8 +168,32 @@ def test_each_episode_is_replayed_without_its_policy(tmp_path: Path) -> None:
     for index in range(5):
         again = replay(out, index)
         assert again.as_recorded, str(again)
-        assert again.compared == ["rewards", "ends"]
+        assert again.compared == ["rewards", "ends", "observations"]
         assert again.total_reward == lines(out)[index]["return"]
+
+
+def test_an_episode_whose_observations_are_others_is_said(tmp_path: Path) -> None:
+    """Its rewards and ends are those that were recorded; of observations there is a digest alone."""
+    (tmp_path / "reach.py").write_text(Path(__file__).read_text())
+    out = tmp_path / "kept"
+    evaluate(
+        f"{tmp_path}/reach.py:Reach",
+        f"{tmp_path}/reach.py:still",
+        2,
+        1,
+        worker_options=WorkerOptions(backend="serial"),
+        out=out,
+    )
+    again = replay(out, 0, env=Dim)
+    assert not again.as_recorded
+    assert "the digest of all observations" in str(again)
+
+
+class Dim(Reach):
+    """Sees a little less."""
+
+    def _seen(self) -> np.ndarray:
+        return super()._seen() * np.float32(0.99)
 
 
 def test_verified_episodes_are_equal_and_damage_is_told(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def test_a_stored_run_is_a_line_and_a_table(tmp_path: Path) -> None:
     for text in ("episodes", "on disk", "busy", stored.summary.hash):
         assert text in table
     assert "recover_environment" not in table
+    assert f"<p>{what}</p><svg" in table
 
 
 def test_a_run_without_a_dataset() -> None:

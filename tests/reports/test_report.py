@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -126,6 +127,44 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("socket.gethostname", lambda: "host-of-alice")
     monkeypatch.setattr("getpass.getuser", lambda: "alice")
     return tmp_path
+
+
+def test_what_is_handed_on_of_a_real_run_has_no_token_and_no_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`run.json` keeps the arguments, for its owner alone."""
+    home, out = tmp_path / "alice-secret", tmp_path / "alice-secret" / "out"
+    home.mkdir()
+    (home / "reach.py").write_text(
+        "import gymnasium as gym\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Reach(CartPoleEnv):\n"
+        "    def __init__(self, token='', render_mode=None):\n"
+        "        super().__init__(render_mode=render_mode)\n"
+        "        self.token = token\n"
+        "    def step(self, action):\n"
+        "        if self.state[0] > 0.02:\n"
+        "            raise KeyError(f'{self.token} {__file__}')\n"
+        "        return super().step(action)\n",
+        encoding="utf-8",
+    )
+    done = command(
+        "eval", "reach.py:Reach", "--env-kwargs", json.dumps({"token": TOKEN}), "--out", out, "--report", "--quiet",
+        "--episodes", 12, "--workers", 1, "--on-error", "skip", "--max-skipped", "90%", "--max-episode-steps", 20,
+        cwd=home, env={**os.environ, "HOME": str(home), "MY_SECRET": "value-of-a-variable"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.endswith(f"report: {out / 'report.html'}\n")
+    assert (out / "run.json").stat().st_mode & 0o777 == 0o600
+    assert json.loads((out / "run.json").read_text())["arguments"]["env_kwargs"] == {"token": TOKEN}
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(home)
+    assert [each.path for each in treadle.film(out, failed=1, best=1, trust=True)] != []
+    handed_on = [treadle.report(out), *(out / "films").iterdir()]
+    assert "KeyError" in page_of(handed_on[0])
+    for path in handed_on:
+        for each in ("hunter2", "alice", "value-of-a-variable", str(tmp_path)):
+            assert each.encode() not in path.read_bytes() + path.name.encode(), (path, each)
 
 
 @pytest.mark.parametrize("two", [False, True])

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import treadle
 from conftest import TEST_ALL, require
 from reports.run_of import directory_of, evaluation, line
+from treadle.record.video import video
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.heavy
@@ -147,6 +149,37 @@ def test_axe_finds_nothing_serious(browser: Any, pages: dict[str, Path], name: s
         ]
     opened.page.close()
     assert serious == []
+
+
+FILM = "var film = document.querySelector('dialog video');"
+
+
+def on(event: str) -> str:
+    """A promise of an event of the film's, which the page's policy allows, as it does no text that becomes code."""
+    return f"new Promise((done) => film.addEventListener('{event}', () => done(1), {{once: true}}))"
+
+
+def test_a_click_on_the_curve_seeks_the_film(browser: Any, tmp_path: Path) -> None:
+    require("imageio_ffmpeg")
+    out = evaluation(tmp_path / "out", 6)
+    with video(out / "films" / "episode-0003_return-1.0_failure.mp4", fps=10.0) as take:
+        for i in range(40):
+            take(np.full((64, 96, 3), 6 * i, np.uint8))
+    opened = Opened(browser, treadle.report(out))
+    page = opened.page
+    page.evaluate("location.hash = 'e3'")
+    page.wait_for_selector("dialog video")
+    page.evaluate(f"{FILM} film.readyState > 0 || {on('loadedmetadata')}")
+    page.evaluate(f"{FILM} window.seeked = {on('seeked')}; 0")
+    box = page.locator("dialog .curve").bounding_box()
+    page.mouse.click(box["x"] + 0.75 * box["width"], box["y"] + box["height"] / 2)
+    page.evaluate("window.seeked")
+    assert page.evaluate(f"{FILM} film.currentTime") == pytest.approx(3.0, abs=0.1)
+    assert float(page.locator("dialog .curve line").get_attribute("x1")) == pytest.approx(750, abs=10)
+    page.evaluate(f"{FILM} film.play(); {on('ended')}")
+    assert float(page.locator("dialog .curve line").get_attribute("x1")) == pytest.approx(1_000, abs=30)
+    assert opened.said == []
+    page.close()
 
 
 def test_it_is_readable_without_a_script(browser: Any, pages: dict[str, Path]) -> None:

@@ -35,6 +35,8 @@ def test_evaluations_are_a_line_and_a_table() -> None:
     table = result._repr_html_()
     assert sum(line.strip()[:1].isdigit() for line in table.splitlines()) == 10
     assert "and 20 more" in table
+    assert str(result) in table
+    assert 'class="histogram"' in table
     compared = treadle.compare(result, result)
     assert repr(compared).startswith("<Comparison of random with random: difference: +0.00, 95% interval [")
     assert "random" in compared._repr_html_()

@@ -9,6 +9,7 @@ from pathlib import Path
 from treadle.cli import failures
 from treadle.cli.options import Collect
 from treadle.cli.process import load_files, own_stdout
+from treadle.cli.report import beside
 from treadle.progress import print_table, printable
 from treadle.record.dataset import Interrupted, Stored, collect_dataset, store
 from treadle.record.summary import Summary, rows_of, summary_json
@@ -37,6 +38,8 @@ def run(options: Collect) -> int:
                 failures.say(_left(stored, options.force, error.resumed))
         else:
             code = failures.OK
+        if options.report and stored is not None and stored.finished:
+            beside(options.out)
         if stored is None or stored.summary is None:
             return code
         summary = stored.summary

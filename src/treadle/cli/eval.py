@@ -9,6 +9,7 @@ from typing import Any
 from treadle.cli import failures
 from treadle.cli.options import Eval
 from treadle.cli.process import load_files, own_stdout
+from treadle.cli.report import beside
 from treadle.errors import UsageError
 from treadle.evaluation.evaluate import evaluate
 from treadle.progress import print_table, printable
@@ -26,6 +27,8 @@ def run(options: Eval) -> int:
     options.arguments()
     if options.against is not None and options.out is not None:
         raise UsageError("--out keeps the evaluation of one policy: give --against its own command, with another --out")
+    if options.report and options.out is None:
+        raise UsageError("--report is about what --out keeps: give --out, too")
     command = shlex.join(["treadle", *options.words])
     with own_stdout(options.json) as out:
         load_files(options.words)
@@ -42,6 +45,8 @@ def run(options: Eval) -> int:
             return failures.CTRL_C
         if options.success_key is not None and first.success is None:
             failures.say(f"no episode's last info has {options.success_key!r} (--success-key): no rate of success")
+        if options.report and options.out:
+            beside(options.out)
         compared = compare(first, second, options.seed) if second is not None else None
         if options.json:
             print(as_json(_without_timings(asdict(compared or first))), file=out)
@@ -67,6 +72,8 @@ def _without_timings(told: dict[str, Any]) -> dict[str, Any]:
 
 def _show_part(options: Eval, result: Evaluation | None) -> None:
     """What was finished of a run that was ended, and how it goes on."""
+    if options.report and options.out and result is not None:
+        beside(options.out)
     if options.json:
         return
     if result is None:

@@ -28,7 +28,7 @@ POLICY = "random|module:attr|file.py:attr|model.zip"
 PANELS = {
     "What to play": ("env", "env_kwargs", "max_episode_steps", "reset_options", "fresh_env", "seed", "success_key"),
     "How many": ("episodes", "steps", "keep", "kept", "shard"),
-    "Where to": ("out", "name", "force", "resume", "verify", "no_infos"),
+    "Where to": ("out", "name", "force", "resume", "verify", "no_infos", "report"),
     "When it fails": ("on_error", "max_skipped", "retry_skipped", "step_timeout"),
     "The policy": ("policy", "against", "stochastic", "inference", "pad_to"),
     "Workers and cluster": ("workers", "num_envs", "nodes"),
@@ -203,6 +203,7 @@ class PlayCommand(EnvCommand):
     on_error: str = typed("raise", "raise|skip")
     max_skipped: str | None = typed(None, "N|P%", shown="5%, at least 3", means=amount)
     quiet: bool = typed(False, means=None)
+    report: bool = typed(False, means=None)
 
     def arguments(self) -> dict[str, Any]:
         """With those of the policy and of the cluster in their objects."""
@@ -278,6 +279,7 @@ class Collect(PlayCommand):
         max_skipped: Fail when more are left out.
         retry_skipped: Continue as --resume does, and try again what was left out.
         shard: Make only the episodes I, I + N, I + 2N, ...: treadle dataset merge puts the shards together.
+        report: Write DIR/report.html at the end; see treadle report --help.
     """
 
     episodes: int | None = typed(None, "N", least=1)
@@ -338,6 +340,7 @@ class Eval(PlayCommand):
         verify: With --out: play K random episodes again, and say whether one differs.
         on_error: What becomes of the run when an episode fails in its reset or step; see treadle collect --help.
         max_skipped: Fail when more are left out.
+        report: With --out: write DIR/report.html at the end; see treadle report --help.
     """
 
     env: str = typed(MISSING, "ENV", position=True, means=suite)

@@ -34,6 +34,13 @@ class Report(Command):
     out: Path | None = typed(None, "FILE", shown="report.html in DIR")
 
 
+def beside(directory: Path) -> None:
+    """Write that of a run whose command has --report, whatever ended it, and say where."""
+    from treadle.reports.report import report
+
+    failures.say(f"report: {report(directory)}")
+
+
 def run(options: Report) -> int:
     """Write it, say where, and return the exit code."""
     from treadle.record.summary import as_json

@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import Any, NoReturn, Protocol
 
 from treadle.checks import check_whole
+from treadle.drawing import in_notebook
 from treadle.errors import UsageError, Where
 from treadle.play.recipe import RolloutRecipe, Shares
 from treadle.program.policies import policy_name
@@ -115,8 +116,9 @@ class Stored:
     def _repr_html_(self) -> str | None:
         if self.summary is None:
             return html_table([("finished", f"{self.finished:,}"), ("in", str(self.directory))], title="no dataset")
-        rows = rows_of(self.summary, before=self.before)
-        return html_table(rows, title=f"{self.path}{'' if self.complete else ' (incomplete)'}")
+        table = html_table(rows_of(self.summary, before=self.before), title=str(self.path)) or ""
+        said = f"{self.summary.in_short}{'' if self.complete else ' (incomplete)'}"
+        return in_notebook(said, self.summary.returns, self.summary.successes) + table
 
 
 class Interrupted(KeyboardInterrupt):

@@ -55,8 +55,8 @@ class Outcome:
         """Of an episode that was played, or left out."""
         if isinstance(found, Skipped):
             return cls(found.index, found.seed, lost=found)
-        end, seconds = "terminated" if found.terminated else "truncated", found.about.get("seconds")
-        return cls(found.index, found.seed, found.total_reward, found.length, end, found.success, seconds)
+        end, about = "terminated" if found.terminated else "truncated", found.about
+        return cls(found.index, found.seed, found.total_reward, found.length, end, found.success, about.get("seconds"))
 
     @property
     def finite(self) -> float | None:

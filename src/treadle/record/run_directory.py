@@ -37,10 +37,10 @@ from treadle.errors import UsageError
 from treadle.record.identity import compared
 from treadle.record.journal import REMEDY, EpisodeNote, journals
 from treadle.record.parts import KEPT, recover, reopen
-from treadle.record.summary import Summary, digest_of, read_summary, sealed, skipped_of, unsealed, write_text
+from treadle.record.summary import Summary, digest_of, read_summary, sealed, skipped_of, unsealed
 from treadle.repro import MOST_BYTES, SUFFIX, Repro, versions
 from treadle.sample.skipping import Skipped
-from treadle.whole_file import read_json
+from treadle.whole_file import read_json, written
 
 log = logging.getLogger("treadle")
 
@@ -317,7 +317,8 @@ class RunDirectory(RunFiles):
 
     def _write_arguments(self, content: dict[str, Any], sign: bool = True) -> None:
         mark = signing.signature(*_to_sign(content)) if sign else ""
-        _write_json(self.path / ARGUMENTS, sealed(content | ({"signature": mark} if mark else {})))
+        # arguments may hold a token, which is nobody else's
+        _write_json(self.path / ARGUMENTS, sealed(content | ({"signature": mark} if mark else {})), 0o600)
 
     def recover(self) -> list[EpisodeNote]:
         """The episodes of the run to resume, once nobody writes any more.
@@ -463,8 +464,9 @@ def _write_skipped(parts: Path, skipped: Iterable[Skipped]) -> None:
     _write_json(parts / SKIPPED, sealed({"skipped": [vars(each) for each in skipped]}))
 
 
-def _write_json(path: Path, content: Any) -> None:
-    write_text(path, json.dumps(content, indent=1) + "\n")
+def _write_json(path: Path, content: Any, mode: int = 0o666) -> None:
+    with written(path, mode) as file:
+        file.write(json.dumps(content, indent=1).encode() + b"\n")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -159,7 +159,8 @@ def write_summary(path: str | Path, summary: Summary) -> None:
         OSError: when it cannot be written, with the path; an older file is still there.
     """
     try:
-        write_text(Path(path), summary_json(summary) + "\n")
+        with written(Path(path)) as file:
+            file.write(summary_json(summary).encode() + b"\n")
     except OSError as error:
         raise OSError(error.errno, f"cannot write the summary: {error.strerror}", str(path)) from error
 
@@ -167,12 +168,6 @@ def write_summary(path: str | Path, summary: Summary) -> None:
 def summary_json(summary: Summary) -> str:
     """What `write_summary` writes, for a program to read."""
     return json.dumps(sealed(_finite(vars(summary))), indent=1)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Whoever reads `path` sees the old file or the new one. Raises OSError with the path."""
-    with written(path) as file:
-        file.write(text.encode())
 
 
 def read_summary(path: str | Path) -> Summary:

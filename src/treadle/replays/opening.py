@@ -159,6 +159,8 @@ def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
                 values = episode.get("/".join([key, *parts]))
             if leaf.fixed and values is not None:
                 repro.arrays[f"{name}.{i}"] = rows(values, more)
+    if results:
+        repro.arrays["digest"] = np.frombuffer(bytes.fromhex(summary.digests[at]), np.uint8)
     repro.arrays["rewards"] = rows(episode["rewards"])
     repro.arrays["ends"] = rows(episode["terminations"]) + 2 * rows(episode["truncations"]).astype(np.uint8)
 

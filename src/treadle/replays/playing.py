@@ -121,7 +121,7 @@ class Player:
         self.env, self.result, self._tick, self._picture = env, Replay(repro), tick, picture
         self._debug, self.at, self._begun, self._other = debug, 0, False, other
         self._until, self._most = until, repro.about.get("max_steps")
-        self.checks = Checks(repro, env.observation_space)
+        self.checks = Checks(repro, env)
         self.result.compared = self.checks.compared
 
     @property
@@ -183,6 +183,7 @@ class Player:
         result = self.result
         try:
             script(self)
+            self.checks.end()
         except Left:
             result.stopped = result.left = True
         except (Exception, SystemExit, StillRunning) as error:  # noqa: BLE001 - it is what is to be seen

@@ -101,9 +101,10 @@ def replay(
         # steps are counted over all that is played, and `step` in the last episode of it
         before = max(0, repro.about.get("steps", 0) - (recorded.get("step") or 0))
         until = None if step is None else step + before
-        play = partial(_play, repro, env=env, policy=policy, trust=trust, limit=limit, tick=tick)
+        filmed = None if render is None else partial(film_of, path=Path(render), plain=plain)
+        play = partial(_play, repro, env=env, policy=policy, trust=trust, clock=(limit, tick))
         with nullcontext() if render is None or here else off_screen():
-            player = play(until=until, pdb=pdb, render=render, plain=plain)
+            player = play(until=until, pdb=pdb, filmed=filmed)
         result, found = player.result, player.result.difference
         if pdb and step is None and result.error is None and found is not None:
             print(printable(f"it first differs from what was recorded in {found}; once more, to there:"))
@@ -118,14 +119,14 @@ def _play(
     env: Any,
     policy: Any,
     trust: bool,
-    limit: float | None,
-    tick: Callable[[int, int], None],
+    clock: tuple[float | None, Callable[[int, int], None]],
     until: int | None,
     pdb: bool,
-    render: str | Path | None = None,
-    plain: bool = False,
+    filmed: Callable[[Any], Any] | None = None,
 ) -> Player:
-    """Build the environment and play, see `replay` and, of `until`, `Player`."""
+    """Build the environment and play, see `replay` and, of `until`, `Player`. `clock`: limit of a step, and what is
+    called before each; `filmed`: makes the film of an environment."""
+    limit, tick = clock
     with seeding.keep_globals(), limited(limit) as ring:
 
         def begin(episode: int, step: int) -> None:
@@ -133,13 +134,13 @@ def _play(
             ring()
 
         face, tasks = repro.about["face"], "make" in repro.about
-        built: Any = task_env(repro, trust) if tasks else _built(repro, env, trust, render is not None)
+        built: Any = task_env(repro, trust) if tasks else _built(repro, env, trust, filmed is not None)
         try:
             if face == "episode":
                 add_stored(repro, built.observation_space, built.action_space)
             if env is not None and "spaces" in repro.about:
                 check_spaces(repro, built)
-            with nullcontext() if render is None else film_of(built, Path(render), plain) as picture:
+            with nullcontext() if filmed is None else filmed(built) as picture:
                 player = Player(
                     repro, built, until=until, debug=pdb, tick=begin, picture=picture, other=env is not None
                 )

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treadle.errors import UsageError
+from treadle.play.episode import Episode
+from treadle.record.columns import columns_of, digester
 from treadle.repro import UNKNOWN, Repro, fingerprint, spaces_of
 from treadle.sample.failed import user_frame
 from treadle.spaces import Layout, Mismatch
@@ -178,18 +180,25 @@ class Checks:
 
     Args:
         repro: its arrays "rewards", "ends" (1: terminated, 2: truncated) and "checks" (steps, and the check sums of
-            their observations) are compared, and of a stored episode its "observation.0", ...; those that it has.
-        space: of observations.
+            their observations) are compared, and of a stored episode its "observation.0", ..., or the "digest" of it
+            all; those that it has.
+        env: what is played.
     """
 
-    def __init__(self, repro: Repro, space: Any) -> None:
-        arrays, self._layout = repro.arrays, Layout.of(space)
+    def __init__(self, repro: Repro, env: Any) -> None:
+        arrays, self._layout = repro.arrays, Layout.of(env.observation_space)
+        self._actions = Layout.of(env.action_space)
+        self._digest, self._seen, self._arrays = arrays.get("digest"), list[list[Any]](), arrays
         self._rewards, self._ends = arrays.get("rewards"), arrays.get("ends")
         self._sums = dict(arrays["checks"].T.tolist()) if "checks" in arrays else {}
         stored = {i: arrays.get(f"observation.{i}") for i in range(len(self._layout.leaves))}
         self._stored = {i: rows for i, rows in stored.items() if rows is not None}
         seen = "first observation" if not self._stored and [*self._sums] == [0] else "observations"
-        told = {"rewards": self._rewards, "ends": self._ends, seen: self._sums or self._stored or None}
+        told: dict[str, Any] = {
+            "rewards": self._rewards,
+            "ends": self._ends,
+            seen: self._sums or self._stored or self._digest,
+        }
         self.compared = [name for name, value in told.items() if value is not None]
         self.difference: Difference | None = None
         self.at, self.place = 0, (0, 0)
@@ -213,7 +222,8 @@ class Checks:
 
     def observation(self, step: int, observation: Any) -> None:
         """Compare what was seen after step `step`; 0: at the reset."""
-        if self.difference is not None or not (step in self._sums or self._stored):
+        whole = self._digest is not None
+        if self.difference is not None or not (whole or step in self._sums or self._stored):
             return
         try:
             leaves = self._layout.flatten(observation)
@@ -222,6 +232,8 @@ class Checks:
             return
         pairs = zip(leaves, self._layout.leaves, strict=True)
         rows = [np.asarray(value, leaf.dtype) if leaf.fixed else None for value, leaf in pairs]
+        if whole:
+            self._seen.append([None if row is None else row.copy() for row in rows])
         if step in self._sums and fingerprint(rows) != self._sums.pop(step) & 0xFFFFFFFF:  # once, at the first reset
             self._differs(step, "observation", None, None)
         for i, stored in self._stored.items():
@@ -231,6 +243,19 @@ class Checks:
             if row.tobytes() != np.asarray(stored[step], row.dtype).tobytes():
                 path = "".join(f"[{each!r}]" for each in self._layout.leaves[i].path)
                 self._differs(step, f"observation{path}", *_unlike(stored[step], row))
+
+    def end(self) -> None:
+        """Compare the digest of all that was stored and seen, where the episode came to its end."""
+        seen, rewards, ends = self._seen, self._rewards, self._ends
+        actions = [self._arrays.get(f"action.{i}") for i in range(len(self._actions.leaves))]
+        if self.difference or self._digest is None or rewards is None or ends is None or len(seen) != len(rewards) + 1:
+            return
+        if any(each is None for each in (*seen[0], *actions)):  # what has no fixed shape
+            return
+        trees = self._layout.unflatten(list(map(np.stack, zip(*seen, strict=True)))), self._actions.unflatten(actions)
+        episode = Episode(0, 0, *trees, rewards, (ends & 1).astype(bool), (ends & 2).astype(bool))
+        if digester()(columns_of(episode, infos=False).columns) != self._digest.tobytes():
+            self._differs(self.at, "the digest of all observations", None, None)
 
 
 def check_spaces(repro: Repro, env: Any) -> None:

@@ -19,7 +19,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from treadle.reports.drawing import NARROW, OUTCOMES, bar, columns_of, digits_of, number, strip
+from treadle.drawing import NARROW, OUTCOMES, bar, columns_of, digits_of, number, strip
 from treadle.reports.run import ROWS
 
 PENDING = 10_000  # cells of episodes that are not there yet, at most

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 from treadle.checks import path_of
+from treadle.drawing import NARROW, digits_of, histogram, number, percent
 from treadle.record.outcomes import Outcome
-from treadle.reports.drawing import NARROW, digits_of, histogram, number, percent
 from treadle.reports.page import Column, Table, link, render, section
 from treadle.reports.run import POINTS, ROWS, Run, Share, Spread, gap, paired, spread
 from treadle.whole_file import written

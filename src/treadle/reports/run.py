@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from treadle.drawing import BINS
 from treadle.errors import UsageError
 from treadle.play.episode import SUCCESS_KEYS
 from treadle.record.hdf5 import INDEX, library
@@ -32,7 +33,6 @@ from treadle.whole_file import opened
 
 ROWS = 1_000  # episodes up to which each has a row in the HTML, and a curve
 POINTS = 48  # of a curve
-BINS = 32
 MOST_STEPS = 1 << 24  # of an episode whose rewards are read
 ARGUED = ("env_kwargs", "max_episode_steps", "reset_options", "wrappers", "imports", "shard")  # arguments that are told
 TOLD = ("time", "spent", "busy", "on disk", "hash")  # and what of the summary

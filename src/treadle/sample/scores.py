@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from treadle import seeding, trees
+from treadle.drawing import in_notebook
 from treadle.errors import UsageError
 from treadle.play.episode import Episode, success_of
 from treadle.progress import html_table
@@ -133,15 +134,15 @@ class Evaluation:
     def __repr__(self) -> str:
         return f"<Evaluation {self}>"
 
-    def _repr_html_(self) -> str | None:
+    def _repr_html_(self) -> str:
+        drawn = in_notebook(str(self), [each.total_reward for each in self.scores], [e.success for e in self.scores])
         if self.tasks:
-            return html_table(
-                [(task, str(each).partition(": ")[2]) for task, each in self.tasks.items()], title=str(self)
-            )
+            tasks = [(task, str(each).partition(": ")[2]) for task, each in self.tasks.items()]
+            return f"{drawn}{html_table(tasks) or ''}"
         rows = [score.cells for score in self.scores[:IN_HTML]]
         if len(self.scores) > IN_HTML:
             rows.append((f"... and {len(self.scores) - IN_HTML:,} more", "", "", "", ""))
-        return html_table(rows, SCORE_HEADER, title=str(self))
+        return f"{drawn}{html_table(rows, SCORE_HEADER) or ''}"
 
 
 @dataclass(frozen=True, repr=False)

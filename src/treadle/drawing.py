@@ -1,4 +1,4 @@
-"""Figures as text and pictures as SVG, for a page that may set no style by attribute: colours are classes."""
+"""Figures as text and pictures as SVG, for pages, whose style gives them colours by class, and for notebooks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+BINS = 32  # of a histogram
 STEP = 10  # units of a strip from one cell to the next; a cell is two less
 NARROW = "\u202f"  # a thin space that does not break, between a number and its unit
 
@@ -58,11 +59,14 @@ def strip(outcomes: Sequence[str], shades: Sequence[int]) -> str:
         paths.setdefault((outcome, shade), []).append(at)
     rows = -(-len(outcomes) // columns)
     told = ", ".join(f"{outcomes.count(each):,} {OUTCOMES[each][1]}" for each in dict.fromkeys(outcomes))
-    drawn = "".join(f'<path class="{name} s{shade}" d="{"".join(each)}"/>' for (name, shade), each in paths.items())
+    drawn = "".join(
+        f'<path class="{name} s{shade}" fill-rule="evenodd" d="{"".join(each)}"/>'
+        for (name, shade), each in paths.items()
+    )
     wide = columns * (22 if len(outcomes) <= 60 else 18)  # as far as the page has room
     return (
-        f'<svg id="strip" class="strip" width="{wide}" viewBox="0 0 {columns * STEP - 2} {rows * STEP - 2}" '
-        f'role="img" aria-label="{escape(told)}">{drawn}</svg>'
+        f'<svg id="strip" class="strip" fill="currentColor" width="{wide}" role="img" aria-label="{escape(told)}" '
+        f'viewBox="0 0 {columns * STEP - 2} {rows * STEP - 2}">{drawn}</svg>'
     )
 
 
@@ -91,4 +95,20 @@ def histogram(bins: Sequence[int]) -> str:
         for i, each in enumerate(bins)
         if each
     )
-    return f'<svg class="histogram" viewBox="0 0 1000 100" preserveAspectRatio="none" aria-hidden="true">{bars}</svg>'
+    return (
+        '<svg class="histogram" width="440" height="88" fill="currentColor" viewBox="0 0 1000 100" '
+        f'preserveAspectRatio="none" aria-hidden="true">{bars}</svg>'
+    )
+
+
+def in_notebook(sentence: str, returns: Sequence[float], successes: Sequence[bool | None]) -> str:
+    """HTML: the sentence, a cell for each episode where any says whether it succeeded, and a histogram of returns."""
+    finite = [each for each in returns if math.isfinite(each)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    bins = [0] * BINS
+    for each in finite if high > low else ():
+        bins[min(BINS - 1, int((each - low) / (high - low) * BINS))] += 1
+    known = any(each is not None for each in successes)
+    drawn = strip(["success" if each else "failure" for each in successes], [0] * len(successes)) if known else ""
+    scale = f"<p><small>returns from {number(low, 2)} to {number(high, 2)}</small></p>"
+    return f"<p>{escape(sentence)}</p>{drawn}{f'{histogram(bins)}{scale}' if any(bins) else ''}"
