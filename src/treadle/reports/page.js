@@ -183,8 +183,8 @@
     close.addEventListener("click", () => dialog.close());
     const facts = columns.slice(1).map((column) => node("div", {}, node("dt", {}, column.name),
       node("dd", {}, text(column, row) + (column.unit && column.values[row] !== null ? data.unit + column.unit : ""))));
-    const inside = node("div", {class: "body"}, ...data.sides.flatMap((side) => about(side, row)));
-    inside.prepend(node("dl", {class: "facts"}, ...facts));
+    const sides = data.sides.map((side) => node("div", {class: "side"}, ...about(side, row)));
+    const inside = node("div", {class: "body"}, node("dl", {class: "facts"}, ...facts), node("div", {class: "sides"}, ...sides));
     const held = dialog.open && document.activeElement && document.activeElement.getAttribute("aria-label");
     dialog.replaceChildren(node("div", {class: "head"}, node("h2", {id: "which"}, `Episode ${ids[row]}`),
       step("Previous episode", -1), step("Next episode", 1), close), inside);
