@@ -69,7 +69,7 @@ def test_it_asks_for_nothing_complains_of_nothing_and_fits(
     opened = Opened(browser, pages[name], width)
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
     opened.page.locator("#rows a").first.click()
-    assert opened.page.locator("dialog").is_visible()
+    opened.page.wait_for_selector("dialog[open]")
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
     assert (opened.asked, opened.said) == ([pages[name].as_uri()], [])
     opened.page.close()
