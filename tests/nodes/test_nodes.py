@@ -28,7 +28,6 @@ import treadle
 import treadle.nodes.worker
 from treadle.errors import UsageError
 from treadle.nodes import ray_cluster as ray_cluster_module
-from treadle.sample import streams
 
 pytestmark = [pytest.mark.heavy, pytest.mark.ray]
 
@@ -71,7 +70,7 @@ def test_a_node_that_is_lost_costs_time_and_one_that_joins_is_used(
     ray_cluster: Any, serial: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    monkeypatch.setattr(streams, "MOST_WAITING", 1 << 18)
+    monkeypatch.setattr("treadle.sample.collect.MOST_WAITING", 1 << 18)
     with caplog.at_level(logging.WARNING, "treadle"):
         for episode in treadle.collect("CartPole-v1", episodes=1500, seed=3, cluster=treadle.Cluster(nodes=3)):
             made.append(episode)
@@ -556,7 +555,7 @@ class Wide(gym.Env):
 def test_what_waits_in_the_caller_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the first episode is not there all others wait for their turn: the nodes stop making more, and go on."""
     room, plenty = 100, 300  # megabytes, which are episodes; and what would be made soon if nothing stopped it
-    monkeypatch.setattr(streams, "MOST_WAITING", room << 20)
+    monkeypatch.setattr("treadle.sample.collect.MOST_WAITING", room << 20)
     (first,) = treadle.collect(
         "CartPole-v1", episodes=1, seed=5, worker_options=treadle.WorkerOptions(backend="serial")
     )

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unpacked import unpack_infos
 
-from treadle.record.columns import pack_infos, unpack_infos
+from treadle.record.columns import pack_infos
 
 
 def packed(rows) -> tuple[dict[str, np.ndarray], list[str]]:

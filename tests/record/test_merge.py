@@ -14,9 +14,10 @@ import minari
 import numpy as np
 import pytest
 from played import COUNTS, real
+from unpacked import unpack_infos
 
 from treadle.program.gym_env import portable_spec
-from treadle.record.columns import leaves, unpack_infos
+from treadle.record.columns import leaves
 from treadle.record.journal import Damaged
 from treadle.record.merge import load, merge
 from treadle.record.minari import About, dataset_name
@@ -233,13 +234,6 @@ def test_images_are_compressed(tmp_path):
         frames = file["episode_0/observations"]
         assert frames.compression == "gzip"
         assert 1 << 20 <= np.prod(frames.chunks) <= 4 << 20
-
-
-def test_an_npz_file_of_an_earlier_state_is_read(tmp_path):
-    np.savez(tmp_path / "old-v0.npz", rewards=np.arange(3.0), lengths=np.array([1, 2]))
-    for source in (tmp_path, tmp_path / "old-v0.npz"):
-        arrays = load(source)
-        assert {name: array.tolist() for name, array in arrays.items()} == {"rewards": [0, 1, 2], "lengths": [1, 2]}
 
 
 @pytest.mark.parametrize(

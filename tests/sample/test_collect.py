@@ -22,7 +22,6 @@ from treadle.evaluation.evaluate import evaluate
 from treadle.play import player
 from treadle.play.episode import Episode
 from treadle.record.dataset import collect_dataset
-from treadle.sample import streams
 from treadle.sample.collect import collect
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import WINDOW, Schedule
@@ -122,7 +121,7 @@ def test_unordered_gives_the_same_episodes() -> None:
 
 
 def test_a_small_buffer_only_makes_workers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "MOST_WAITING", 1)
+    monkeypatch.setattr("treadle.sample.collect.MOST_WAITING", 1)
     episodes = list(collect(Walk, episodes=30, workers=2))
     assert [episode.index for episode in episodes] == list(range(30))
 

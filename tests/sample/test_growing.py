@@ -28,8 +28,8 @@ from treadle.program.gym_env import EnvRecipe
 from treadle.record.dataset import collect_dataset
 from treadle.record.summary import rows_of
 from treadle.sample import growth
+from treadle.sample.nodes import collection
 from treadle.sample.schedule import Schedule
-from treadle.sample.streams import collection
 from treadle.wire import bell
 
 FIRST, ALL = 2, 5  # workers at first, and after some were added

@@ -14,7 +14,6 @@ from treadle import seeding
 from treadle.evaluation.evaluate import evaluate
 from treadle.play.episode import Episode
 from treadle.pool import calls
-from treadle.sample import streams
 from treadle.sample.collect import collect
 from treadle.sample.failed import CollectionFailed
 from treadle.worker.options import WorkerOptions
@@ -126,7 +125,7 @@ def test_a_worker_that_waits_for_its_caller_does_not_hang(
     with caplog.at_level(logging.WARNING, "treadle"):
         for buffered in (1, 1 << 30):
             made = 0
-            monkeypatch.setattr(streams, "MOST_WAITING", buffered)
+            monkeypatch.setattr("treadle.sample.collect.MOST_WAITING", buffered)
             options: dict[str, Any] = {"workers": 2, "step_timeout": 0.3}
             for _ in collect(Walk, episodes=150, seed=1, **options):
                 made += 1

@@ -19,7 +19,6 @@ import pytest
 import treadle
 from treadle.errors import UsageError
 from treadle.play.episode import Episode
-from treadle.sample import streams
 from treadle.sample.failed import CollectionFailed
 
 
@@ -451,7 +450,7 @@ def test_leaving_the_loop_leaves_nothing() -> None:
 
 def test_a_small_buffer_only_makes_it_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = made(Walk, Plain(), num_envs=4)
-    monkeypatch.setattr(streams, "MOST_WAITING", 1)
+    monkeypatch.setattr("treadle.sample.collect.MOST_WAITING", 1)
     assert made(Walk, Plain(), num_envs=4) == plain
 
 
@@ -512,9 +511,9 @@ class Ahead(Remembering):
 def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any], policy: type) -> None:
     from treadle.play.recipe import Asking, RolloutRecipe
     from treadle.program.gym_env import EnvRecipe
+    from treadle.sample.nodes import collection
     from treadle.sample.schedule import Schedule
     from treadle.sample.skipping import Skipping
-    from treadle.sample.streams import collection
 
     chunk = {"n_action_steps": 3} if policy is Ahead else {}
     whole = made(Plodding, policy(), episodes=300, num_envs=1, workers=1, inference=asked(**chunk))

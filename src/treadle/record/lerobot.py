@@ -20,7 +20,7 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.errors import UsageError, needed
-from treadle.record.merge import load_minari_only
+from treadle.record.merge import load_known
 from treadle.record.video import mp4_writer
 from treadle.sample.card import CARD, OF_LEROBOT, card
 from treadle.spaces import Layout
@@ -76,10 +76,10 @@ def export_lerobot(source: str | Path, out: str | Path, *, fps: int = 30, task: 
         task: what is to be done, in words; None: the environment's id.
 
     Raises:
-        UsageError: `out` is there, `source` is no dataset, an .npz file, or has no episodes.
+        UsageError: `out` is there, `source` is no dataset, or has no episodes.
         MissingExtra: no pyarrow, or no imageio-ffmpeg where there are pictures.
     """
-    data, out = load_minari_only(source), Path(out)
+    data, out = load_known(source), Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is there already: give a directory that is not")
     if fps < 1:

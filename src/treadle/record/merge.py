@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from treadle.errors import UsageError
 from treadle.record import minari as minari_files
 from treadle.record.hdf5 import assemble
@@ -175,12 +173,11 @@ def data_file(dataset: Path) -> Path:
     return dataset / "data" / minari_files.DATA_FILE
 
 
-def load(directory: str | Path) -> MinariDataset | dict[str, np.ndarray]:
-    """The dataset that `merge` made in `directory`: a Minari dataset; of an `.npz` file, which earlier states of
-    Treadle could write, all its arrays.
+def load(directory: str | Path) -> MinariDataset:
+    """The Minari dataset that `merge` made in `directory`.
 
     Args:
-        directory: what was `out`, or one dataset's own directory or `.npz` file when there are several.
+        directory: what was `out`, or one dataset's own directory when there are several.
 
     Raises:
         FileNotFoundError: when there is none.
@@ -188,8 +185,7 @@ def load(directory: str | Path) -> MinariDataset | dict[str, np.ndarray]:
         MissingExtra: Minari is not installed.
     """
     directory = Path(directory)
-    found = [directory] if directory.suffix == ".npz" and directory.is_file() else sorted(directory.glob("*.npz"))
-    found += [path.parent.parent for path in sorted((directory / minari_files.NAMESPACE).glob("[!.]*/data/*.json"))]
+    found = [path.parent.parent for path in sorted((directory / minari_files.NAMESPACE).glob("[!.]*/data/*.json"))]
     if (directory / "data" / minari_files.METADATA_FILE).exists():
         found.append(directory)
     if not found:
@@ -198,18 +194,12 @@ def load(directory: str | Path) -> MinariDataset | dict[str, np.ndarray]:
         raise FileNotFoundError(f"no dataset in {directory}{hint if parts else ''}")
     if len(found) > 1:
         raise ValueError(f"several datasets in {directory}: load one of {', '.join(map(str, found))}")
-    if found[0].suffix == ".npz":
-        with np.load(found[0], allow_pickle=False) as archive:
-            return dict(archive)
     return minari_files.load_minari(found[0] / "data")
 
 
-def load_minari_only(source: str | Path) -> MinariDataset:
-    """As `load`. Raises UsageError where there is no dataset, or one in an .npz file."""
+def load_known(source: str | Path) -> MinariDataset:
+    """As `load`. Raises UsageError where there is no dataset."""
     try:
-        data = load(source)
+        return load(source)
     except FileNotFoundError as error:
         raise UsageError(str(error)) from error
-    if isinstance(data, dict):
-        raise UsageError(f"{source} holds an .npz file; a Minari dataset is wanted")
-    return data

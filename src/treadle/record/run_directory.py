@@ -109,8 +109,8 @@ class RunFiles:
         if (format := found["arguments"].get("format", FORMAT)) != FORMAT:
             now = versions("treadle").get("treadle")
             raise UsageError(
-                f"{self.path} is of the format {format!r}, which treadle {now} does not write; load "
-                "and replay read it when it is finished, force=True (--force) starts again; or choose another directory"
+                f"{self.path} is of the format {format!r}, which treadle {now} does not know; "
+                "force=True (--force) starts again; or choose another directory"
             )
         return {**found, "output": content["output"]}
 

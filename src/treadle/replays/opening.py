@@ -29,7 +29,7 @@ from treadle.errors import TreadleError, UsageError
 from treadle.program.ids import spec_of
 from treadle.progress import printable
 from treadle.record.hdf5 import arrays_of
-from treadle.record.merge import load
+from treadle.record.merge import load_known
 from treadle.record.run_directory import FAILURES, RunFiles, below
 from treadle.record.summary import Summary
 from treadle.repro import SUFFIX, Repro
@@ -139,30 +139,26 @@ def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
     if found is None or "rewards" in repro.arrays:
         return
     path, summary, at = found
-    results = summary.dataset.endswith(".hdf5")  # of an evaluation, without observations
-    dataset: Any = arrays_of(below(path, summary.dataset), at) if results else load(path)
-    flat, steps = isinstance(dataset, dict), summary.lengths[at]
-    first = 0 if results else sum(summary.lengths[:at])  # of an .npz file, which has all episodes' rows
-    episode = dataset if flat else vars(next(iter(dataset.iterate_episodes([at]))))
-
-    def rows(values: Any, more: int = 0) -> np.ndarray:
-        """Of this episode, which has `more` rows than steps."""
-        begin = first + more * at if flat else 0
-        return np.asarray(values)[begin : begin + steps + more]
-
+    steps, results = summary.lengths[at], summary.dataset.endswith(".hdf5")  # of an evaluation, without observations
+    episode: Any
+    if results:
+        episode = arrays_of(below(path, summary.dataset), at)
+    else:
+        episode = vars(next(iter(load_known(path).iterate_episodes([at]))))
     for name, space, more in (("observation", observation_space, 1), ("action", action_space, 0)):
         layout, key = Layout.of(space), f"{name}s"
-        leaves = [None] * len(layout.leaves) if flat else layout.flatten(episode[key])
+        leaves = [None] * len(layout.leaves) if results else layout.flatten(episode[key])
         for i, (leaf, values) in enumerate(zip(layout.leaves, leaves, strict=True)):
-            if flat:
+            if results:
                 parts = (f"_index_{each}" if isinstance(each, int) else str(each) for each in leaf.path)
                 values = episode.get("/".join([key, *parts]))
             if leaf.fixed and values is not None:
-                repro.arrays[f"{name}.{i}"] = rows(values, more)
+                repro.arrays[f"{name}.{i}"] = np.asarray(values)[: steps + more]
     if results:
         repro.arrays["digest"] = np.frombuffer(bytes.fromhex(summary.digests[at]), np.uint8)
-    repro.arrays["rewards"] = rows(episode["rewards"])
-    repro.arrays["ends"] = rows(episode["terminations"]) + 2 * rows(episode["truncations"]).astype(np.uint8)
+    repro.arrays["rewards"] = np.asarray(episode["rewards"])[:steps]
+    terminated, truncated = (np.asarray(episode[name])[:steps] for name in ("terminations", "truncations"))
+    repro.arrays["ends"] = terminated + 2 * truncated.astype(np.uint8)
 
 
 @contextmanager

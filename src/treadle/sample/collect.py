@@ -10,9 +10,12 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from treadle.play.episode import Episode, success_of
-from treadle.progress import EpisodeLog, Log, Shows
+from treadle.progress import EpisodeLog, Log, Progress, Shows
+from treadle.sample.collection import Collection
 from treadle.sample.run import Run, RunKeywords
-from treadle.sample.streams import in_order
+from treadle.sample.schedule import Schedule
+
+MOST_WAITING = 1 << 30  # bytes of finished episodes that wait for their turn
 
 
 def collect(
@@ -52,3 +55,43 @@ def _logged(episodes: Generator[Episode], log: EpisodeLog) -> Iterator[Episode]:
             log.add(episode.total_reward, len(episode), success_of(episode.infos[-1] if episode.infos else {}))
             yield episode
         log.flush()
+
+
+def in_order(
+    begin: Callable[..., Collection], schedule: Schedule, ordered: bool, progress: Shows
+) -> Generator[Episode]:
+    """Play a run's episodes and yield them by index, or as they come. Those that wait for their turn take no more than
+    `MOST_WAITING` bytes: workers wait when there are more. `begin`: makes the collection, as `Run.collection`."""
+    if schedule.complete:
+        return
+    waiting: dict[int, Episode] = {}
+    held = largest = 0
+
+    def room(outstanding: int) -> bool:
+        return held + largest * outstanding <= MOST_WAITING
+
+    shown = Progress(progress)
+    with begin(schedule, room=room, tell=shown.tell) as run, shown:
+        following = 0
+        try:
+            for index, _, episode in run:
+                if not ordered:
+                    if schedule.end is None or index < schedule.end:
+                        yield episode
+                    continue
+                waiting[index] = episode
+                largest = max(largest, episode.nbytes)
+                held += episode.nbytes
+                while following in schedule.skipped or following in waiting:
+                    if schedule.end is not None and following >= schedule.end:
+                        break
+                    next_one = waiting.pop(following, None)
+                    following += 1
+                    if next_one is not None:
+                        held -= next_one.nbytes
+                        yield next_one
+            for index in sorted(waiting):  # the last that was missing is one that is left out
+                if schedule.end is None or index < schedule.end:
+                    yield waiting[index]
+        finally:
+            run.warn()

@@ -9,7 +9,7 @@ results.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -23,6 +23,7 @@ from treadle.play.recipe import BATCH, BATCH_SECONDS, Results, RolloutOrder, Rol
 from treadle.pool.events import Done
 from treadle.pool.pool import Pool
 from treadle.program.base import Description, Program, StreamControl
+from treadle.program.gym_env import of_coroutines
 from treadle.sample.by_index import ByIndex
 from treadle.sample.collection import OF_FATE, Collection, run_here
 from treadle.sample.failed import CollectionFailed
@@ -30,6 +31,7 @@ from treadle.sample.fate import ByIndexFate, ToldFate
 from treadle.sample.orders import Orders
 from treadle.sample.schedule import AHEAD, SHARES_LEFT, Schedule
 from treadle.stream.watch import Tell
+from treadle.worker.backends import default_backend
 from treadle.worker.worker import Worker
 
 ROWS = "rows"  # the key in a description's metadata: episodes that are played at once
@@ -297,3 +299,29 @@ class NodeRollouts(Program):
 
     def close(self) -> None:
         self._run.close()
+
+
+def collection(
+    recipe: RolloutRecipe,
+    schedule: Schedule,
+    *,
+    root: int = 0,
+    room: Callable[[int], bool] | None = None,
+    placement: Any = None,
+    **options: Any,
+) -> Collection:
+    """A run, which is iterated.
+
+    Args:
+        recipe: what is played.
+        schedule: which episodes.
+        root: the run's seed.
+        room: asked before an index is handed out beyond one an environment: may the caller take more results?
+        placement: on which nodes of a cluster; None: on this machine.
+        options: see `run_here`.
+    """
+    source = ByIndex(schedule, root, room)
+    if options.get("backend") is None:
+        coroutines = of_coroutines(recipe.env.env)
+        options["backend"] = "process" if placement else default_backend(options, coroutines=coroutines)
+    return run_on_nodes(recipe, source, placement, **options) if placement else run_here(recipe, source, **options)

@@ -24,9 +24,9 @@ from treadle.sample.collection import Collection
 from treadle.sample.inference import asking_of
 from treadle.sample.keeping import LEAST, TIMES, Keep
 from treadle.sample.named import env_of, reference_of
+from treadle.sample.nodes import collection
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipping
-from treadle.sample.streams import collection
 from treadle.worker.options import WorkerOptions, check_names, chosen
 
 LISTED = "a list"  # what `Run.as_json` says of reset options that are no function
