@@ -26,7 +26,7 @@ import treadle
 from benchmarks.report import publish
 from benchmarks.sampling import policy_for
 from benchmarks.workloads import SEED, WORKLOADS
-from treadle.nodes.ray_cluster import Cluster
+from treadle.nodes.ray_cluster import RayCluster
 from treadle.nodes.travel import Batch
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
@@ -56,10 +56,10 @@ def size(value: Any) -> int:
 @contextmanager
 def counted() -> Iterator[Wire]:
     """Count what this process sends and receives meanwhile."""
-    wire, call, get, put = Wire(), Cluster.call, Cluster.get, Cluster.put
+    wire, call, get, put = Wire(), RayCluster.call, RayCluster.get, RayCluster.put
 
     def counting(
-        self: Cluster, actor: Any, method: str, *args: Any, then: Callable[..., None], values: int = 1
+        self: RayCluster, actor: Any, method: str, *args: Any, then: Callable[..., None], values: int = 1
     ) -> None:
         def heard(result: Any, error: BaseException | None) -> None:
             wire.back += size(result[1] if type(result) is tuple else result)  # pieces come by themselves
@@ -69,22 +69,22 @@ def counted() -> Iterator[Wire]:
         wire.out += sum(map(size, args))
         call(self, actor, method, *args, then=heard, values=values)
 
-    def getting(self: Cluster, references: list[Any]) -> list[Any]:
+    def getting(self: RayCluster, references: list[Any]) -> list[Any]:
         pieces = get(self, references)
         wire.back += sum(map(len, pieces))
         return pieces
 
-    def putting(self: Cluster, value: Any) -> Any:
+    def putting(self: RayCluster, value: Any) -> Any:
         wire.put += value.nbytes
         return put(self, value)
 
-    Cluster.call, Cluster.get, Cluster.put = counting, getting, putting  # type: ignore[method-assign]
+    RayCluster.call, RayCluster.get, RayCluster.put = counting, getting, putting  # type: ignore[method-assign]
     wire.cpu -= process_time()
     try:
         yield wire
     finally:
         wire.cpu += process_time()
-        Cluster.call, Cluster.get, Cluster.put = call, get, put  # type: ignore[method-assign]
+        RayCluster.call, RayCluster.get, RayCluster.put = call, get, put  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

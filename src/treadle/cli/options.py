@@ -333,7 +333,7 @@ class Eval(PlayCommand):
         against: A second policy, on the same episodes.
         episodes: How many.
         success_key: What of an episode's last info says whether it was a success.
-        stochastic: Draw the actions of a model of Stable-Baselines3, in place of its best ones.
+        stochastic: Draw a model's actions; without it a model of SB3 gives its best ones.
         out: Keep the evaluation there; one a directory.
         force: Replace what is in DIR.
         resume: Continue the evaluation in DIR, or make it larger; begins it if there is none.

@@ -360,7 +360,7 @@ class Calls:
                 worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
             return None
         if owed.request.id in worker.late:
-            if elapsed > limit + max(limit, failure.LEAST_GRACE):
+            if elapsed > limit + failure.grace(limit):
                 log.warning("%s", failure.late(self.memory.at_work(worker), elapsed, limit, "", killed=True))
                 worker.kill(signal.SIGKILL)  # its death is the next thing we see
             return None

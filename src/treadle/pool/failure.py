@@ -79,6 +79,11 @@ def backoff(k: int) -> float:
     return 0.0 if k == 0 else min(LONGEST_BACKOFF, BACKOFF * 2.0 ** min(k - 1, 64))
 
 
+def grace(limit: float) -> float:
+    """Seconds that a late worker is given to answer before it is killed."""
+    return max(limit, LEAST_GRACE)
+
+
 # -- errors from reports ---------------------------------------------------------------------------------------------
 
 
