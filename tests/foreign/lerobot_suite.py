@@ -197,3 +197,14 @@ def test_a_batch_for_training_comes_out_of_it(tmp_path: Path) -> None:
     assert batch["observation.state"].shape == (8, 2, 2)
     assert batch["observation.environment_state"].shape == (8, 16)
     assert json.loads((tmp_path / "out/meta/info.json").read_text())["codebase_version"] == "v3.0"
+
+
+def test_the_card_of_an_export_names_its_files(tmp_path: Path) -> None:
+    serial = treadle.WorkerOptions(backend="serial")
+    treadle.collect_dataset("CartPole-v1", None, out=tmp_path / "out", episodes=2, worker_options=serial)
+    export_lerobot(tmp_path / "out", tmp_path / "lerobot", task="balance\n`the` <b>pole</b>")
+    text = (tmp_path / "lerobot" / "README.md").read_text()
+    head = text.split("---\n", 2)[1]
+    assert '"config_name": "default"' in head
+    assert '"data_files": "data/*/*.parquet"' in head
+    assert "# `balance 'the' <b>pole</b>`" in text

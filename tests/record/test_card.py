@@ -6,10 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import treadle
-from conftest import require
 from treadle.sample.card import card
 
 SERIAL = treadle.WorkerOptions(backend="serial")
@@ -31,16 +28,6 @@ def test_a_dataset_has_one(tmp_path: Path) -> None:
     assert "| environment | `CartPole-v1` |" in text
     assert f"| steps | `{found.summary.steps:,}` |" in text
     assert str(tmp_path) not in text
-
-
-@pytest.mark.heavy
-def test_an_export_has_one(tmp_path: Path) -> None:
-    require("pyarrow")
-    treadle.collect_dataset("CartPole-v1", None, out=tmp_path / "out", episodes=2, worker_options=SERIAL)
-    treadle.export_lerobot(tmp_path / "out", tmp_path / "lerobot", task="balance\n`the` <b>pole</b>")
-    text = (tmp_path / "lerobot" / "README.md").read_text()
-    assert head_of(text)["configs"] == [{"config_name": "default", "data_files": "data/*/*.parquet"}]
-    assert "# `balance 'the' <b>pole</b>`" in text
 
 
 def test_texts_of_others_stay_in_their_cells() -> None:
