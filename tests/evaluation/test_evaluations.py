@@ -154,17 +154,16 @@ def still(observations: np.ndarray) -> np.ndarray:
     return np.ones(len(observations), np.int64)
 
 
+def evaluated(folder: Path, episodes: int) -> Path:
+    """The directory of an evaluation whose environment and policy are in a file."""
+    (folder / "reach.py").write_text(Path(__file__).read_text())
+    serial, out = WorkerOptions(backend="serial"), folder / "kept"
+    evaluate(f"{folder}/reach.py:Reach", f"{folder}/reach.py:still", episodes, 1, worker_options=serial, out=out)
+    return out
+
+
 def test_each_episode_is_replayed_without_its_policy(tmp_path: Path) -> None:
-    (tmp_path / "reach.py").write_text(Path(__file__).read_text())
-    out = tmp_path / "kept"
-    evaluate(
-        f"{tmp_path}/reach.py:Reach",
-        f"{tmp_path}/reach.py:still",
-        5,
-        1,
-        worker_options=WorkerOptions(backend="serial"),
-        out=out,
-    )
+    out = evaluated(tmp_path, 5)
     for index in range(5):
         again = replay(out, index)
         assert again.as_recorded, str(again)
@@ -174,16 +173,7 @@ def test_each_episode_is_replayed_without_its_policy(tmp_path: Path) -> None:
 
 def test_an_episode_whose_observations_are_others_is_said(tmp_path: Path) -> None:
     """Its rewards and ends are those that were recorded; of observations there is a digest alone."""
-    (tmp_path / "reach.py").write_text(Path(__file__).read_text())
-    out = tmp_path / "kept"
-    evaluate(
-        f"{tmp_path}/reach.py:Reach",
-        f"{tmp_path}/reach.py:still",
-        2,
-        1,
-        worker_options=WorkerOptions(backend="serial"),
-        out=out,
-    )
+    out = evaluated(tmp_path, 2)
     again = replay(out, 0, env=Dim)
     assert not again.as_recorded
     assert "the digest of all observations" in str(again)

@@ -88,8 +88,7 @@ def evaluate(
         progress: as for `collect`.
         run: see `treadle.sample.run.Run`; step_timeout=SECONDS bounds what hangs. A network (of torch or
             Stable-Baselines3) is asked here about 8 of 16 environments at a time, unless inference says otherwise. Of a
-            suite reset_options are those of
-            each task's episode i, such as the initial states of a benchmark.
+            suite reset_options are those of each task's episode i, such as the initial states of a benchmark.
 
     Raises:
         UsageError, StartupFailed: as `collect`.
