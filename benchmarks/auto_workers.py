@@ -28,7 +28,7 @@ from benchmarks.inference import SEED, Setting, Sleeping, Timed, static
 from benchmarks.report import figure, machine, progress, publish
 from benchmarks.workloads import compute
 
-PAGE = Path(__file__).parents[1] / "docs" / "inference.md"
+PAGE = Path(__file__).parents[1] / "docs" / "inference-reference.md"
 BEGIN, END = "<!-- auto-workers:begin -->", "<!-- auto-workers:end -->"
 ENVS, EPISODES = 16, 8
 FIXED = (1, 2, 4, 8, 16)

@@ -42,7 +42,7 @@ from benchmarks.report import figure, machine, progress, publish
 from benchmarks.workloads import TURNS_PER_100_US, compute
 from treadle.sample.batching import Choice
 
-PAGE = Path(__file__).parents[1] / "docs" / "inference.md"
+PAGE = Path(__file__).parents[1] / "docs" / "inference-reference.md"
 BEGIN, END = "<!-- inference:begin -->", "<!-- inference:end -->"
 SHORTEST, LONGEST = 20, 144
 EPISODES = 8  # an environment

@@ -25,7 +25,7 @@ import treadle
 from benchmarks.report import figure, machine, progress, write_between_markers
 from benchmarks.workloads import TURNS_PER_100_US, compute
 
-PAGE = Path(__file__).parents[1] / "docs" / "inference.md"
+PAGE = Path(__file__).parents[1] / "docs" / "inference-reference.md"
 MARK = "<!-- inference-torch{}:{} -->"  # "" or "-cpu", "begin" or "end"
 SECONDS = 4.0  # of each measurement
 NUM_ENVS = (16, 64)

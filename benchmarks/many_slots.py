@@ -21,7 +21,7 @@ import gymnasium as gym
 import treadle
 from benchmarks.report import figure, machine, progress, write_between_markers
 
-PAGE = Path(__file__).parents[1] / "docs" / "inference.md"
+PAGE = Path(__file__).parents[1] / "docs" / "inference-reference.md"
 BEGIN, END = "<!-- many-slots:begin -->", "<!-- many-slots:end -->"
 LOWEST, HIGHEST = 0.005, 0.495  # seconds a step
 MEAN = (LOWEST + HIGHEST) / 2

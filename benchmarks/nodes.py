@@ -1,6 +1,6 @@
 """`python -m benchmarks.nodes`: what Ray costs a pool, and what people use instead, on this one machine.
 
-    python -m benchmarks.nodes --write        # about 6 minutes; the tables of docs/scaling.md
+    python -m benchmarks.nodes --write        # about 6 minutes; the tables of docs/scaling-reference.md
 
 One, two, then four Ray nodes stand on this machine (`ray.cluster_utils.Cluster`), and W workers are played with: all in
 a pool without Ray, or dealt to the nodes. There are no more cores for more nodes, so what is seen is overhead, not
@@ -42,7 +42,7 @@ from benchmarks.sampling import policy_for
 from benchmarks.workloads import SEED, WORKLOADS
 from treadle.worker.options import WorkerOptions
 
-PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
+PAGE = Path(__file__).parents[1] / "docs" / "scaling-reference.md"
 BEGIN, END = "<!-- nodes:begin -->", "<!-- nodes:end -->"
 NODES, WORKERS = (0, 1, 2, 4), 4  # 0: without Ray
 # of steps, about: how much is asked for; of Pong, whose episodes are long, more, or all of it would be its end

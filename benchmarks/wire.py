@@ -1,6 +1,6 @@
 """`python -m benchmarks.wire`: what goes over the wire between a caller and its nodes, counted in the caller.
 
-    python -m benchmarks.wire --write         # a minute; the tables of docs/scaling.md
+    python -m benchmarks.wire --write         # a minute; the tables of docs/scaling-reference.md
 
 Counted are the messages (calls of actors) and their bytes: pickles and buffers, each way, without what Ray adds to a
 call; and what is put into the object store, which each node pulls once. Besides, the caller's CPU time. Each figure is
@@ -29,7 +29,7 @@ from benchmarks.workloads import SEED, WORKLOADS
 from treadle.nodes.ray_cluster import RayCluster
 from treadle.nodes.travel import Batch
 
-PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
+PAGE = Path(__file__).parents[1] / "docs" / "scaling-reference.md"
 BEGIN, END = "<!-- wire:begin -->", "<!-- wire:end -->"
 NODES = 2
 FEW = 100  # episodes: what the caller's time for one is cannot be told from so few

@@ -34,8 +34,8 @@ PAGES = {
     "interfaces": ("Other interfaces", "Each needs the package that it is an interface to."),
     "errors": (
         "Errors",
-        "Every error is a `treadle.TreadleError`. [When something is wrong](../gymnasium.md#when-something-is-wrong) "
-        "says which call raises which.",
+        "Every error is a `treadle.TreadleError`. [When something is "
+        "wrong](../vectors-reference.md#when-something-is-wrong) says which call raises which.",
     ),
 }
 # room of src/treadle -> the page of its public names; the first part of a name's home decides

@@ -28,7 +28,7 @@ HEAVY = {  # page -> what it imports
     "scaling.md": ("ray",),
     "coming-from-dm-env.md": ("dm_env",),
 }
-SLOW = ("collect.md", "faults.md", "planning.md", "replay.md")
+SLOW = ("collect.md", "collect-reference.md", "faults.md", "planning.md", "replay.md")
 
 
 def marks(page: Path) -> list[pytest.MarkDecorator]:
