@@ -27,6 +27,7 @@ COMMANDS = {
     "eval": (options.Eval, "eval", "run"),
     "replay": (options.Replay, "replay", "run"),
     "check": (options.Check, "check", "run"),
+    "info": (options.Info, "info", "run"),
     "report": (report.Report, "report", "run"),
     "dataset merge": (dataset_options.Merge, "dataset", "merge"),
     "dataset info": (dataset_options.Info, "dataset", "info"),

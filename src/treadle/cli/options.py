@@ -453,3 +453,16 @@ class Check(EnvCommand):
     steps: int = typed(1000, "N", least=1)
     seconds: float = typed(10.0, "S", least=0.001)
     timeout: float = typed(30.0, "S", least=0.001)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Info(Command):
+    """Show what an issue should name of this machine, and what makes it slow or unsafe.
+
+      treadle info
+
+      treadle info --json
+
+    Versions, cores and their quota, memory and /dev/shm, open files, start methods, variables for threads, and extras
+    that are installed. Each WARNING has its remedy. No user, host or path is named.
+    """
