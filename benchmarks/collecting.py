@@ -91,7 +91,7 @@ def treadle(name: str, workers: int, seconds: float) -> Measure:
 
         def run() -> tuple[int, float]:
             stored = collect_dataset(
-                WORKLOADS[name].make, out=out, episodes=EPISODES[name], seed=SEED, workers=workers, force=True
+                WORKLOADS[name].make, out=out, episodes=EPISODES[name], seed=SEED, workers=workers, resume="replace"
             )
             assert stored.summary is not None
             return stored.summary.steps, stored.summary.seconds

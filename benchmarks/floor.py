@@ -41,13 +41,11 @@ Turn = Callable[[float], float]
 
 def collecting(name: str, seconds: float) -> float:
     """Steps/s from the call to the finished dataset; nothing is verified."""
-    from treadle.record.dataset import collect_dataset
+    from benchmarks.dataset import dataset
 
     out = Path(tempfile.mkdtemp(prefix="floor-"))
     try:
-        made = collect_dataset(
-            WORKLOADS[name].make, out=out, episodes=EPISODES[name], seed=SEED, workers=_cores(), force=True, verify=0
-        )
+        made = dataset(WORKLOADS[name].make, out, episodes=EPISODES[name], seed=SEED, workers=_cores())
         assert made.summary is not None
         return made.summary.steps / made.summary.seconds
     finally:

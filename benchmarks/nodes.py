@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.dataset import dataset
 from benchmarks.measure import Measure, private_mib
 from benchmarks.report import Spread, figure, machine, progress, publish, take_turns
 from benchmarks.sampling import policy_for
@@ -104,7 +105,6 @@ def received(seconds: float, **options: Any) -> Measure:
 
 def recording(nodes: int, seconds: float) -> Measure:
     """Pong into a dataset: encoded where it is played, written by the caller."""
-    import treadle
 
     seen: list[tuple[int, float, float]] = []
 
@@ -114,10 +114,7 @@ def recording(nodes: int, seconds: float) -> Measure:
 
     episodes = max(2 * WORKERS, round(RATES["pong"] * seconds / PONG))
     with tempfile.TemporaryDirectory(prefix="bench-nodes-") as out:
-        treadle.collect_dataset(
-            WORKLOADS["pong"].make, out=out, episodes=episodes, seed=SEED, verify=0, force=True, progress=watch,
-            **shares(nodes),
-        )  # fmt: skip
+        dataset(WORKLOADS["pong"].make, out, episodes=episodes, seed=SEED, progress=watch, **shares(nodes))
     (first, start, cpu), (last, end, cpu_end) = seen[0], seen[-1]
     return Measure(last - first, end - start, cpu_end - cpu)
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import treadle
+from benchmarks.dataset import dataset
 from benchmarks.report import publish
 from benchmarks.sampling import policy_for
 from benchmarks.workloads import SEED, WORKLOADS
@@ -127,13 +128,12 @@ def policy(observations: np.ndarray) -> np.ndarray:
 
 def recording(name: str, wanted: int, shared: bool = False) -> Face:
     with tempfile.TemporaryDirectory(prefix="bench-wire-") as out, counted() as wire:
-        made = treadle.collect_dataset(
+        made = dataset(
             WORKLOADS[name].make,
-            out=out,
+            out,
             episodes=wanted,
             seed=SEED,
             cluster=treadle.Cluster(nodes=NODES, shared_out=shared),
-            verify=0,
         )
     assert made.summary is not None
     where = "`shared_out`" if shared else "`collect_dataset`"

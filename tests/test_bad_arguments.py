@@ -53,7 +53,7 @@ def test_what_is_no_count_is_refused_by_name(face: Any, name: str) -> None:
 @pytest.mark.parametrize("face", [partial(MAKE, num_envs=2), partial(TASKS), partial(PLAN), EVALUATE])
 @pytest.mark.parametrize(
     ("name", "values"),
-    [("wrappers", (3, "ab", [3])), ("imports", (3, "ab", [3], None)), ("env_kwargs", (3, "ab", [3]))],
+    [("wrappers", (3, "ab", [3])), ("env_kwargs", (3, "ab", [3]))],
 )
 def test_what_builds_no_environment_is_refused_by_name(face: Any, name: str, values: Any) -> None:
     for value in values:
@@ -78,7 +78,6 @@ def test_what_builds_no_environment_is_refused_by_name(face: Any, name: str, val
         (partial(collected, episodes=10**30), "episodes can be"),
         (partial(treadle.WorkerOptions, preload=3), "preload is a sequence"),
         (partial(treadle.WorkerOptions, preload="numpy"), "preload is a sequence"),
-        (partial(EVALUATE, watch=3), "watch is a function"),
         (partial(EVALUATE, success_key=[]), "success_key is a key"),
         (partial(treadle.evaluate, {"a": "CartPole-v1"}, "random", 2, reset_options=[]), "reset_options is a function"),
         (partial(treadle.compare, 3, 4), "results of treadle.evaluate"),

@@ -23,7 +23,7 @@ import weight
 PACKAGE = Path(__file__).parent.parent / "src" / "treadle"
 BUDGET = tomllib.loads(Path(__file__).with_name("budget.toml").read_text(encoding="utf-8"))
 SLACK = {"lines": 300, "files": 3}  # of others: none
-ENVIRONMENTS = {"env_kwargs", "wrappers", "imports"}  # the environment's own, which doors are counted without
+ENVIRONMENTS = {"env_kwargs", "wrappers"}  # the environment's own, which doors are counted without
 DOORS = ("collect", "evaluate", "collect_dataset", "make_vec")  # with what all but garage, AllenAct and plangym use
 OBJECTS = (treadle.Inference, treadle.Cluster, treadle.WorkerOptions)
 

@@ -50,11 +50,6 @@ def several(name: str, given: Any, fits: Callable[[Any], bool], what: str) -> tu
     return each
 
 
-def names_of_modules(name: str, given: Any) -> tuple[str, ...]:
-    """`several` names of modules."""
-    return several(name, given, lambda one: isinstance(one, str), "names of modules")
-
-
 def path_of(name: str, given: Any) -> Path:
     """It as a path. Raises UsageError for what is none."""
     try:

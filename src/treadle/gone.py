@@ -28,6 +28,7 @@ GONE: dict[str, str] = {
     "StateHandle": _STATES,
     "StoreFull": _STATES,
     "batch_dim=": "rows are the first axis of a policy's state; transpose it there",
+    "command=": "the summary of what a program makes says which function made it",
     "copy=": "every batch is the caller's to keep",
     "blocks=": "every batch is the caller's to keep",
     "check_vector_env": "benchmarks/vector_check.py of the repository has it, docs/faults.md",
@@ -35,8 +36,10 @@ GONE: dict[str, str] = {
     "export_agents": "the columns of a dataset of several agents hold alive and acted, docs/coming-from-pettingzoo.md",
     "faults": "tests/zoo/faults.py of the repository has the environments that go wrong",
     "format=": "collect_dataset makes Minari datasets",
+    "force=": "resume='replace' begins again",
     "free_handles": _STATES,
     "groups=": "use send and recv, docs/gymnasium.md",
+    "imports=": "module:Id imports the module first, and workers know what the caller has registered",
     "infos='list'": "infos='legacy' and 'gymnasium' are there; treadle.sb3 gives a dict a slot",
     "kwargs=": "env_kwargs= builds environments",
     "keep_built=": "a slot keeps one environment built",
@@ -49,11 +52,14 @@ GONE: dict[str, str] = {
     "retry_skipped=": "resume='retry' tries again what was left out",
     "ray_address=": "cluster=Cluster(address=...) says where the cluster is",
     "restore": _SNAPSHOTS,
+    "shard=": "treadle collect --shard i/n makes a part of a run",
     "snapshot": _SNAPSHOTS,
     "state_bytes=": _STATES,
     "store_bytes=": _STATES,
     "treadle check-vector": "python -m benchmarks.faults in the repository, docs/faults.md",
     "treadle plan": "python examples/planning/play.py",
+    "verify=": "one episode of a dataset is made again; treadle collect and eval have --verify K",
+    "watch=": "progress= takes a function, and with out= each episode is a line of episodes.jsonl at once",
 }
 
 _OF_WORKERS = (

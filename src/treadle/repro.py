@@ -155,14 +155,6 @@ class Repro:
         return said
 
     @property
-    def imports(self) -> tuple[str, ...]:
-        """The modules that register its environments. Raises UsageError where they are no list of texts."""
-        found = self.about.get("imports", ())
-        if not (isinstance(found, list | tuple) and all(isinstance(each, str) for each in found)):
-            raise UsageError(f"imports is a list of modules, got {found!a}")
-        return tuple(found)
-
-    @property
     def names_code(self) -> bool:
         """Is it more than an id and random actions?"""
         env, policy = self.told("env"), self.told("policy")
@@ -172,7 +164,7 @@ class Repro:
             and policy in (None, "random")
             and "object" not in self._entry("env")
         )
-        return not plain or bool(self.imports or self.about.get("wrappers") or self.told("make"))
+        return not plain or bool(self.about.get("wrappers") or self.told("make"))
 
     def save(self, path: str | Path) -> Path:
         """Write it to a file (".repro" is appended to a name without a suffix). Returns its path."""
@@ -272,7 +264,7 @@ def _to_sign(members: Mapping[str, bytes]) -> tuple[str, dict[str, str], list[An
     """Of a file's members what `signing` wants: the kind, what is signed, and the names of code. Raises _DAMAGE."""
     about = json.loads(members[HEAD])
     said = [each for each in about.values() if isinstance(each, dict)]
-    names = [each.get("name", each.get("value")) for each in said] + [f"{each}:" for each in about.get("imports") or ()]
+    names = [each.get("name", each.get("value")) for each in said]
     return "repro", {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}, names
 
 
@@ -330,4 +322,4 @@ def recipe_of(repro: Repro, recipe: Any) -> None:
     repro.put("kwargs", recipe.kwargs)
     for number, wrapper in enumerate(recipe.wrappers):
         repro.put(f"wrapper {number}", wrapper)
-    repro.about["wrappers"], repro.about["imports"] = len(recipe.wrappers), list(recipe.imports)
+    repro.about["wrappers"] = len(recipe.wrappers)

@@ -23,7 +23,6 @@ import numpy as np
 
 from treadle import trees
 from treadle.errors import UsageError, needed
-from treadle.packages import package_of
 from treadle.program.ids import spec_of
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv
@@ -274,13 +273,10 @@ def _on_ours(make: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     given = signature(make).bind(*args, **kwargs).arguments
     if given.get("vec_env_cls") is None:
         env_id = given["env_id"]
-        package = package_of(env_id) if isinstance(env_id, str) else None
-        options = given.get("vec_env_kwargs") or {}
-        if isinstance(env_id, str) and ":" not in env_id and not options.get("imports"):
+        if isinstance(env_id, str) and ":" not in env_id:
             with suppress(gym.error.Error):  # what it makes in workers has no nearest ids
-                spec_of(env_id)
+                spec_of(env_id)  # its package registers it here, and so in the workers
         given["vec_env_cls"] = VecEnv
-        given["vec_env_kwargs"] = {"imports": [package] if package else [], **options}
     return make(**given)
 
 

@@ -99,7 +99,7 @@ def test_a_complete_run_may_be_made_larger(tmp_path: Path) -> None:
     command = ("collect", "CartPole-v1", "--out", "out", "--quiet", "--episodes")
     assert treadle(*command, 2, cwd=tmp_path).returncode == 0
     told = one_line(treadle(*command, 3, cwd=tmp_path).stderr)
-    assert "resume=True (--resume) asks for more, force=True (--force) starts again" in told
+    assert "resume=True (--resume) asks for more, resume='replace' (--force) starts again" in told
     assert treadle(*command, 3, "--resume", cwd=tmp_path).returncode == 0
 
 

@@ -217,7 +217,7 @@ def test_a_killed_command_is_resumed(gated) -> None:
     again = treadle(*play, "--resume")
     assert (again.returncode, "nothing to do" in again.stdout) == (0, True)
     refused = treadle(*play)
-    assert (refused.returncode, "force=True (--force) starts again" in one_line(refused.stderr)) == (2, True)
+    assert (refused.returncode, "resume='replace' (--force) starts again" in one_line(refused.stderr)) == (2, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from treadle.errors import UsageError
-from treadle.evaluation.evaluate import evaluate
+from treadle.evaluation.evaluate import Scored, evaluate
 from treadle.evaluation.remarks import remarks_of
+from treadle.evaluation.results import Results
 from treadle.record.journal import EpisodeNote
 from treadle.record.making import Interrupted
 from treadle.replays.replay import replay
@@ -78,7 +79,9 @@ def test_what_is_kept_is_what_was_played(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_killed_and_resumed_it_is_the_undisturbed_run(workers: int, tmp_path: Path) -> None:
+def test_killed_and_resumed_it_is_the_undisturbed_run(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def kept(out: Path, episodes: int, **more: Any) -> Evaluation:
         return evaluate(
             Reach, None, episodes, 5, env_kwargs={"fails": 9}, out=out, on_error="skip", max_skipped=0.5, **more
@@ -91,12 +94,16 @@ def test_killed_and_resumed_it_is_the_undisturbed_run(workers: int, tmp_path: Pa
     assert [each["text"] for each in said] == [remark.text for remark in first.remarks] != []
     assert {each.index for each in first.left_out} == {each["index"] for each in lines(whole) if each["end"] == "error"}
 
-    def stop(score: Any) -> None:
-        if score.index == 11:
+    have = Results.have
+
+    def stop(results: Results, note: EpisodeNote) -> None:
+        have(results, note)
+        if note.index == 11:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted) as stopped:
-        kept(parted, 30, workers=workers, watch=stop)
+    with pytest.raises(Interrupted) as stopped, monkeypatch.context() as patched:
+        patched.setattr(Results, "have", stop)
+        kept(parted, 30, workers=workers)
     assert 0 < len(stopped.value.stored.scores) < 30
     assert lines(parted)
     second = kept(parted, 30, workers=4 - workers, resume=True)
@@ -187,15 +194,13 @@ class Dim(Reach):
 
 
 def test_verified_episodes_are_equal_and_damage_is_told(tmp_path: Path) -> None:
-    result = evaluate(Reach, None, 6, 1, worker_options=WorkerOptions(backend="serial"), out=tmp_path, verify=2)
+    played = Scored.of(Reach, None, 6, 1, None, True, worker_options=WorkerOptions(backend="serial"))
+    result = played.evaluation(tmp_path, "treadle eval", verify=2)
     assert len(json.loads((tmp_path / "summary.json").read_text())["verified"]["episodes"]) == 2
     assert not result.remarks
     shutil.copy(tmp_path / "episodes.jsonl", tmp_path / "before")
     (tmp_path / "episodes.jsonl").write_text("{")
-    assert (
-        evaluate(Reach, None, 6, 1, worker_options=WorkerOptions(backend="serial"), out=tmp_path, verify=2, resume=True)
-        == result
-    )
+    assert played.evaluation(tmp_path, "treadle eval", verify=2, resume=True) == result
     told = lines(tmp_path)
     shutil.copy(tmp_path / "before", tmp_path / "episodes.jsonl")
     assert told == lines(tmp_path)

@@ -217,7 +217,7 @@ def test_policies_over_nodes() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_dataset_from_nodes_one_of_which_is_lost(ray_cluster: Any, tmp_path: Path, shared: bool) -> None:
     """`shared`: the nodes write by themselves; else their bytes are written here."""
-    run: dict[str, Any] = {"episodes": 400, "seed": 2, "verify": 1}
+    run: dict[str, Any] = {"episodes": 400, "seed": 2}
     near = treadle.collect_dataset("CartPole-v1", out=tmp_path / "near", workers=1, **run)
     seen = []
 
@@ -664,7 +664,7 @@ ALONE = """
 import sys, treadle, treadle.nodes.worker, treadle.record.summary
 treadle.nodes.worker.SLOW_SECONDS = 0.0
 here = {"cluster": treadle.Cluster(1), "workers": 1}
-stored = treadle.collect_dataset("CartPole-v1", out=sys.argv[1], episodes=5, verify=0, **here)
+stored = treadle.collect_dataset("CartPole-v1", out=sys.argv[1], episodes=5, **here)
 for row in treadle.record.summary.rows_of(stored.summary):
     print(*row)
 summary = stored.summary

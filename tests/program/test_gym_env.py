@@ -38,7 +38,7 @@ def test_a_module_and_an_id(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> N
     try:
         program = gym_env("brings_an_env:FromModule-v0")()
         assert isinstance(program.env.unwrapped, Sound)
-        program = gym_env("FromModule-v0", imports=["brings_an_env"], kwargs={"at": 9})()
+        program = gym_env("brings_an_env:FromModule-v0", kwargs={"at": 9})()
         assert program.env.unwrapped.at == 9
     finally:
         gym.registry.pop("FromModule-v0", None)

@@ -24,7 +24,6 @@ from gymnasium import spaces as gs
 
 from treadle.cli.main import main
 from treadle.errors import TreadleError, UsageError
-from treadle.record.dataset import collect_dataset
 from treadle.record.journal import Damaged, journals, read
 from treadle.record.merge import load
 from treadle.record.parts import recover
@@ -33,6 +32,7 @@ from treadle.record.verify import about, damage
 from treadle.replays.replay import replay
 from treadle.sample.failed import CollectionFailed
 from treadle.worker.options import WorkerOptions
+from typed_run import collected
 
 TIMES = {"seconds", "steps_per_second", "time_shares", "worker_shares", "command", "speculative", "restarts", "digest"}
 FAILS = "TREADLE_TEST_FAILS"  # in the environment: which episodes fail
@@ -65,7 +65,6 @@ RUN: dict[str, Any] = {
     "seed": 2,
     "worker_options": WorkerOptions(backend="serial"),
     "workers": 1,
-    "verify": 0,
     "on_error": "skip",
     "max_skipped": 9,
 }
@@ -112,20 +111,20 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     home = tmp_path_factory.mktemp("begun")
     places = {name: home / name for name in ("complete", "unfinished", "0", "1")}
     with pytest.MonkeyPatch.context() as patch:
-        collect_dataset(Noted, out=home / "all", episodes=8, **RUN)
+        collected(Noted, out=home / "all", episodes=8, **RUN)
         all_seeds = seeds(home / "all")
         patch.setenv(FAILS, str(all_seeds[1]))
-        collect_dataset(Noted, out=places["complete"], episodes=6, **RUN)
+        collected(Noted, out=places["complete"], episodes=6, **RUN)
         for i in ("0", "1"):
-            collect_dataset(Noted, out=places[i], episodes=6, shard=f"{i}/2", **RUN)
+            collected(Noted, out=places[i], episodes=6, shard=f"{i}/2", **RUN)
         patch.setenv(FAILS, f"{all_seeds[1]},{all_seeds[5]}")
         with pytest.raises(CollectionFailed):
-            collect_dataset(Noted, out=places["unfinished"], episodes=8, **{**RUN, "max_skipped": 1})
+            collected(Noted, out=places["unfinished"], episodes=8, **{**RUN, "max_skipped": 1})
     return places
 
 
 def grown(directory: Path) -> Any:
-    collect_dataset(Noted, out=directory, episodes=8, resume=True, **RUN)
+    collected(Noted, out=directory, episodes=8, resume=True, **RUN)
     return played(directory)
 
 
@@ -253,7 +252,7 @@ def test_a_letter_of_run_json_is_damage_and_no_other_run(begun: dict[str, Path],
     with pytest.raises(UsageError, match=rf"^{path} is damaged \(ValueError: its digest"):
         merge_shards([tmp_path / "0", tmp_path / "1"], tmp_path / "out")
     with pytest.raises(UsageError, match=rf"^{path} is damaged \(ValueError: its digest"):
-        collect_dataset(Noted, out=tmp_path / "1", episodes=6, shard="1/2", resume=True, **RUN)
+        collected(Noted, out=tmp_path / "1", episodes=6, shard="1/2", resume=True, **RUN)
 
 
 @pytest.mark.parametrize("other", ["pipe", "/dev/zero"])
@@ -269,7 +268,7 @@ def test_what_is_no_file_is_damage(name: str, other: str, begun: dict[str, Path]
     else:
         path.symlink_to(other)
     assert any(name in line for line in damage(work)[1])
-    grow = partial(collect_dataset, Noted, out=work, episodes=7, resume=True, **RUN)
+    grow = partial(collected, Noted, out=work, episodes=7, resume=True, **RUN)
     for read_it in (partial(about, work), partial(replay, work, 0), partial(load, work), grow):
         with contextlib.suppress(TreadleError, ValueError):  # what does not read this file goes on
             read_it()
@@ -325,7 +324,7 @@ def test_damage_between_collecting_and_merging_is_told(tmp_path: Path, monkeypat
     out = tmp_path / "o"
     monkeypatch.setattr(Rots, "parts", out / ".parts", raising=False)
     with pytest.raises(CollectionFailed, match=r"worker-0-0\.episodes is damaged: episode 0") as told:
-        collect_dataset(Rots, out=out, episodes=4, **RUN)
+        collected(Rots, out=out, episodes=4, **RUN)
     assert told.value.stored.summary is None
     assert told.value.stored.finished == 4
     assert not list(out.rglob("*.hdf5"))

@@ -88,7 +88,7 @@ def test_resuming_with_other_weights_is_refused(tmp_path: Path, caplog: pytest.L
     assert (again.unchanged, again.summary) == (True, first.summary)
     with pytest.raises(UsageError, match="policy was"):
         run(lambda observations: np.zeros(len(observations), np.int64), resume=True)
-    run(lambda observations: np.zeros(len(observations), np.int64), force=True)
+    run(lambda observations: np.zeros(len(observations), np.int64), resume="replace")
     with pytest.raises(UsageError, match="policy is another object"):
         run(lambda observations: np.ones(len(observations), np.int64), resume=True)
     assert caplog.messages == []

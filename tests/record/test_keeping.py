@@ -14,9 +14,10 @@ import pytest
 import treadle
 from treadle.errors import UsageError
 from treadle.play.episode import Episode
-from treadle.record.dataset import Interrupted, collect_dataset
+from treadle.record.dataset import Interrupted
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.keeping import LEAST, Keep
+from typed_run import collected
 
 SERIAL = treadle.WorkerOptions(backend="serial")
 
@@ -70,7 +71,7 @@ def test_what_is_no_term_is_refused(text: str) -> None:
 
 
 def stored(folder: Path, **options: Any) -> Any:
-    return collect_dataset(Lucky, None, out=folder, seed=3, verify=0, **options)
+    return collected(Lucky, None, out=folder, seed=3, **options)
 
 
 def digests(found: Any) -> list[str]:

@@ -81,5 +81,5 @@ def test_a_part_that_is_another_file_is_damaged(tmp_path: Path) -> None:
     parts = tmp_path / ".parts"
     parts.mkdir()
     (parts / "worker-0-0.episodes").write_text("another file altogether")
-    with RunDirectory(tmp_path) as run, pytest.raises(UsageError, match=r"not a file of episodes.*force=True"):
+    with RunDirectory(tmp_path) as run, pytest.raises(UsageError, match=r"not a file of episodes.*resume='replace'"):
         run.recover()

@@ -16,7 +16,6 @@ import pytest
 
 from treadle.cli.main import main
 from treadle.errors import UsageError
-from treadle.record.dataset import collect_dataset
 from treadle.record.journal import Damaged
 from treadle.record.shards import merge_shards, shard_of
 from treadle.record.summary import read_summary, rows_of
@@ -24,6 +23,7 @@ from treadle.record.verify import about, damage
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import Schedule
 from treadle.worker.options import WorkerOptions
+from typed_run import collected
 
 TIMES = {"seconds", "steps_per_second", "time_shares", "worker_shares", "command", "speculative", "restarts", "digest"}
 
@@ -78,24 +78,24 @@ class Falls(gym.Wrapper):
     ids=["plain", "texts", "holes"],
 )
 def test_shards_together_are_the_run_without(tmp_path: Path, more: dict[str, Any]) -> None:
-    run: dict[str, Any] = {"episodes": 22, "seed": 4, "workers": 1, "verify": 0, **more}
-    whole = collect_dataset("CartPole-v1", out=tmp_path / "whole", **run)
+    run: dict[str, Any] = {"episodes": 22, "seed": 4, "workers": 1, **more}
+    whole = collected("CartPole-v1", out=tmp_path / "whole", **run)
     for i in range(3):
-        stored = collect_dataset("CartPole-v1", out=tmp_path / f"part{i}", shard=f"{i}/3", **run)
+        stored = collected("CartPole-v1", out=tmp_path / f"part{i}", shard=f"{i}/3", **run)
         assert stored.complete
     merge_shards([tmp_path / f"part{i}" for i in (2, 0, 1)], tmp_path / "merged")
     assert files(tmp_path / "merged") == files(tmp_path / "whole")
     assert whole.summary is not None
     more_of_it = {**run, "episodes": 30, "resume": True}
-    collect_dataset("CartPole-v1", out=tmp_path / "merged", **more_of_it)
-    collect_dataset("CartPole-v1", out=tmp_path / "whole", **more_of_it)
+    collected("CartPole-v1", out=tmp_path / "merged", **more_of_it)
+    collected("CartPole-v1", out=tmp_path / "whole", **more_of_it)
     assert files(tmp_path / "merged") == files(tmp_path / "whole")
 
 
 def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:
     def part(name: str, shard: str | None, *, seed: int = 1, episodes: int = 6) -> Path:
-        run: dict[str, Any] = {"episodes": episodes, "seed": seed, "workers": 1, "verify": 0}
-        collect_dataset("CartPole-v1", out=tmp_path / name, shard=shard, **run)
+        run: dict[str, Any] = {"episodes": episodes, "seed": seed, "workers": 1}
+        collected("CartPole-v1", out=tmp_path / name, shard=shard, **run)
         return tmp_path / name
 
     a, b, again = part("a", "0/3"), part("b", "1/3"), part("again", "0/3")
@@ -122,7 +122,7 @@ def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:
 
 def test_a_damaged_shard_leaves_nothing(tmp_path: Path) -> None:
     for i in range(2):
-        collect_dataset("CartPole-v1", out=tmp_path / str(i), shard=f"{i}/2", episodes=4, workers=1, verify=0)
+        collected("CartPole-v1", out=tmp_path / str(i), shard=f"{i}/2", episodes=4, workers=1)
     data = next((tmp_path / "1").rglob("main_data.hdf5"))
     data.write_bytes(data.read_bytes()[:2000])
     with pytest.raises(UsageError, match=rf"the dataset in {tmp_path / '1'} is damaged"):
@@ -133,8 +133,8 @@ def test_a_damaged_shard_leaves_nothing(tmp_path: Path) -> None:
 def test_shards_from_somebody_else_are_not_trusted(tmp_path: Path) -> None:
     shards = [tmp_path / "0", tmp_path / "1"]
     for i, shard in enumerate(shards):
-        collect_dataset(
-            "CartPole-v1", out=shard, shard=f"{i}/2", episodes=4, workers=1, verify=0
+        collected(
+            "CartPole-v1", out=shard, shard=f"{i}/2", episodes=4, workers=1
         )  # fmt: skip
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "secret").write_text("mine")
@@ -170,15 +170,15 @@ def test_what_a_spent_allocation_has_made_is_put_together(tmp_path: Path) -> Non
     """One shard is whole, one stopped in its fourth episode, one was never begun."""
     stop = tmp_path / "stop"
     run: dict[str, Any] = {
-        "episodes": 20, "seed": 4, "worker_options": WorkerOptions(backend="serial"), "verify": 0,
+        "episodes": 20, "seed": 4, "worker_options": WorkerOptions(backend="serial"),
         "wrappers": [partial(Stops, where=str(stop))],
     }  # fmt: skip
-    whole = collect_dataset("CartPole-v1", out=tmp_path / "whole", **run).summary
-    collect_dataset("CartPole-v1", out=tmp_path / "a", shard="0/3", **run)
+    whole = collected("CartPole-v1", out=tmp_path / "whole", **run).summary
+    collected("CartPole-v1", out=tmp_path / "a", shard="0/3", **run)
     assert whole is not None
     stop.write_text(str(whole.seeds[10]))
     with pytest.raises(CollectionFailed, match="spent"):
-        collect_dataset("CartPole-v1", out=tmp_path / "b", shard="1/3", **run)
+        collected("CartPole-v1", out=tmp_path / "b", shard="1/3", **run)
     shards, out = [tmp_path / "b", tmp_path / "a"], tmp_path / "out"
     with pytest.raises(UsageError, match=r"shard 1/3 in .*/b is not finished.*--allow-missing"):
         merge_shards(shards, out)
@@ -202,7 +202,7 @@ def test_what_a_spent_allocation_has_made_is_put_together(tmp_path: Path) -> Non
     about_it = dict(about(out)[0])
     assert about_it["unfinished"].startswith("10 of 20 episodes are finished (mean return ")
     stop.unlink()
-    mended = collect_dataset("CartPole-v1", out=out, resume=True, **run)
+    mended = collected("CartPole-v1", out=out, resume=True, **run)
     assert (mended.before, mended.complete) == (10, True)
     (out / "failures" / "episode-10.repro").unlink()
     (out / "failures").rmdir()
@@ -212,8 +212,8 @@ def test_what_a_spent_allocation_has_made_is_put_together(tmp_path: Path) -> Non
 
 
 def test_nothing_that_is_finished_is_told(tmp_path: Path) -> None:
-    run: dict[str, Any] = {"episodes": 4, "worker_options": WorkerOptions(backend="serial"), "verify": 0}
-    collect_dataset("CartPole-v1", out=tmp_path / "a", shard="0/2", **run)
+    run: dict[str, Any] = {"episodes": 4, "worker_options": WorkerOptions(backend="serial")}
+    collected("CartPole-v1", out=tmp_path / "a", shard="0/2", **run)
     (tmp_path / "a" / "summary.json").unlink()
     with pytest.raises(UsageError, match="no shard has a summary"):
         merge_shards([tmp_path / "a"], tmp_path / "out", allow_missing=True)
@@ -221,11 +221,11 @@ def test_nothing_that_is_finished_is_told(tmp_path: Path) -> None:
 
 
 def test_a_merge_with_damage_gives_back_what_it_was_to_replace(tmp_path: Path) -> None:
-    run: dict[str, Any] = {"episodes": 4, "worker_options": WorkerOptions(backend="serial"), "verify": 0}
+    run: dict[str, Any] = {"episodes": 4, "worker_options": WorkerOptions(backend="serial")}
     shards = [tmp_path / "0", tmp_path / "1"]
     for i in range(2):
-        collect_dataset("CartPole-v1", out=shards[i], shard=f"{i}/2", **run)
-    collect_dataset("CartPole-v1", out=tmp_path / "out", **{**run, "episodes": 3})
+        collected("CartPole-v1", out=shards[i], shard=f"{i}/2", **run)
+    collected("CartPole-v1", out=tmp_path / "out", **{**run, "episodes": 3})
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     (data,) = shards[1].rglob("main_data.hdf5")
     content = bytearray(data.read_bytes())

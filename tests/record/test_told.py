@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from treadle.evaluation.evaluate import evaluate
-from treadle.record.dataset import Stored, collect_dataset
+from treadle.record.dataset import Stored
 from treadle.record.run_directory import SUMMARY
 from treadle.record.shards import merge_shards
 from treadle.record.summary import Summary, busy, read_summary, rows_of, size, slow_policy
 from treadle.sample.scores import wilson
+from typed_run import collected
 
 
 def test_a_stored_run_is_a_line_and_a_table(tmp_path: Path) -> None:
-    stored = collect_dataset("CartPole-v1", out=tmp_path, episodes=20, verify=0, workers=1)
+    stored = collected("CartPole-v1", out=tmp_path, episodes=20, workers=1)
     assert stored.summary is not None
     mean = sum(stored.summary.returns) / 20
     what = f"20 episodes of CartPole-v1 by random, {stored.summary.steps} steps, mean return {mean:.2f}"
@@ -50,11 +51,9 @@ def test_a_slow_policy_in_the_workers_is_worth_a_word(tmp_path: Path) -> None:
         time.sleep(0.002)
         return (observations[:, 2] > 0).astype(int)
 
-    options: dict[str, Any] = {"episodes": 2, "verify": 0, "workers": 1}
+    options: dict[str, Any] = {"episodes": 2, "workers": 1}
     for policy, inference, told in ((slow, "worker", True), (slow, "caller", False), (None, "auto", False)):
-        stored = collect_dataset(
-            "CartPole-v1", policy, out=tmp_path / str(told) / inference, inference=inference, **options
-        )
+        stored = collected("CartPole-v1", policy, out=tmp_path / str(told) / inference, inference=inference, **options)
         assert stored.summary is not None
         assert bool(slow_policy(stored.summary)) == told
 
@@ -113,8 +112,8 @@ def told_by(stored: Stored) -> Summary:
     "more", [{}, {"infos": False}, {"inference": "caller", "policy": lambda o: np.zeros(len(o), int)}]
 )
 def test_the_rate_of_success_is_that_of_an_evaluation(more: dict[str, Any], tmp_path: Path) -> None:
-    run: dict[str, Any] = {"episodes": 30, "workers": 2, "verify": 0, **more}
-    stored = collect_dataset(Reach, out=tmp_path, **run)
+    run: dict[str, Any] = {"episodes": 30, "workers": 2, **more}
+    stored = collected(Reach, out=tmp_path, **run)
     found = told_by(stored)
     assert found.successes == [None if n == 4 else n > 5 for n in found.lengths]
     wanted = evaluate(Reach, None, 30, workers=1) if not more.get("policy") else None
@@ -124,14 +123,14 @@ def test_the_rate_of_success_is_that_of_an_evaluation(more: dict[str, Any], tmp_
     if wanted is not None:
         assert wanted.success == count / 30
         assert [score.success for score in wanted.scores] == found.successes
-    grown = collect_dataset(Reach, out=tmp_path, **{**run, "episodes": 40}, resume=True)
+    grown = collected(Reach, out=tmp_path, **{**run, "episodes": 40}, resume=True)
     assert told_by(grown).successes[:30] == found.successes, "also of episodes that are taken from a dataset again"
     assert len(told_by(grown).successes) == 40
 
 
 @pytest.mark.parametrize("env", [Silent, Odd])
 def test_nothing_is_said_of_success_where_nobody_says_it(env: Any, tmp_path: Path) -> None:
-    stored = collect_dataset(env, out=tmp_path, episodes=4, workers=1, verify=0)
+    stored = collected(env, out=tmp_path, episodes=4, workers=1)
     assert told_by(stored).successes == []
     assert "success" not in table(stored)
 
@@ -149,11 +148,11 @@ class Counts(Reach):
 
 def test_what_was_verified_is_said_of_a_complete_run_too(tmp_path: Path) -> None:
     run: dict[str, Any] = {"out": tmp_path, "episodes": 9, "workers": 1}
-    first = collect_dataset(Reach, verify=0, **run)
+    first = collected(Reach, **run)
     assert "verified" not in table(first)
     before = told_by(first).hash
     for verify, rows in ((2, 2), (1, 2), (5, 5), (50, 9), (50, 9)):
-        again = collect_dataset(Reach, verify=verify, resume=True, **run)
+        again = collected(Reach, verify=verify, resume=True, **run)
         assert again.unchanged
         assert table(again)["verified"] == f"{rows} of 9 episodes made again: equal"
         assert len(told_by(again).verified["episodes"]) == rows
@@ -163,17 +162,17 @@ def test_what_was_verified_is_said_of_a_complete_run_too(tmp_path: Path) -> None
 
 def test_what_differs_is_said_in_the_table(tmp_path: Path) -> None:
     run: dict[str, Any] = {"out": tmp_path, "episodes": 6, "workers": 1}
-    stored = collect_dataset(Counts, verify=6, **run)
+    stored = collected(Counts, verify=6, **run)
     found = told_by(stored)
     assert found.verified == {"episodes": [0, 1, 2, 3, 4, 5], "unequal": [1, 2, 3, 4, 5]}
     assert table(stored)["verified"] == "6 of 6 episodes made again: not equal: 1, 2, 3, 4, 5"
-    again = collect_dataset(Counts, verify=6, resume=True, **run)
+    again = collected(Counts, verify=6, resume=True, **run)
     assert told_by(again).warnings == found.warnings
 
 
 def test_shards_that_were_verified_are_a_run_that_was(tmp_path: Path) -> None:
     for i in range(2):
-        collect_dataset(Reach, out=tmp_path / str(i), shard=f"{i}/2", episodes=8, workers=1, verify=i + 1)
+        collected(Reach, out=tmp_path / str(i), shard=f"{i}/2", episodes=8, workers=1, verify=i + 1)
     merged = merge_shards([tmp_path / "0", tmp_path / "1"], tmp_path / "whole")
     assert [index % 2 for index in merged.verified["episodes"]].count(1) == 2
     assert dict(rows_of(merged))["verified"] == "3 of 8 episodes made again: equal"
@@ -183,18 +182,18 @@ def test_a_run_that_cannot_be_taken_apart_is_not_verified_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run: dict[str, Any] = {"out": tmp_path, "episodes": 3, "workers": 1}
-    collect_dataset(Reach, verify=0, **run)
+    collected(Reach, **run)
     (tmp_path / ".episodes").unlink()
-    assert collect_dataset(Reach, verify=2, resume=True, **run).unchanged
+    assert collected(Reach, verify=2, resume=True, **run).unchanged
     assert "no episode is made again to verify the run: " in caplog.text
 
 
 def test_times_of_a_resumed_run_say_which_part_they_are_of(tmp_path: Path) -> None:
-    run: dict[str, Any] = {"out": tmp_path, "workers": 1, "verify": 0}
-    first = collect_dataset(Reach, episodes=6, **run)
+    run: dict[str, Any] = {"out": tmp_path, "workers": 1}
+    first = collected(Reach, episodes=6, **run)
     assert "part" not in " ".join(table(first).values())
-    grown = collect_dataset(Reach, episodes=10, resume=True, **run)
-    again = collect_dataset(Reach, episodes=10, resume=True, **run)
+    grown = collected(Reach, episodes=10, resume=True, **run)
+    again = collected(Reach, episodes=10, resume=True, **run)
     assert again.unchanged
     for stored in (grown, again):
         assert told_by(stored).before == 6
@@ -205,12 +204,10 @@ def test_times_of_a_resumed_run_say_which_part_they_are_of(tmp_path: Path) -> No
 
 
 def test_what_is_on_the_disk_beside_the_arrays_is_said(tmp_path: Path) -> None:
-    small = collect_dataset(Reach, out=tmp_path / "small", episodes=50, workers=1, verify=0)
+    small = collected(Reach, out=tmp_path / "small", episodes=50, workers=1)
     found = told_by(small)
     each = size((found.disk_bytes - found.raw_bytes) / 50)
     wanted = f"{size(found.disk_bytes)} ({size(found.raw_bytes)} of arrays, and {each} an episode for the format)"
     assert table(small)["on disk"] == wanted
-    large = collect_dataset(
-        "ALE/Pong-v5", out=tmp_path / "large", episodes=1, max_episode_steps=30, workers=1, verify=0
-    )
+    large = collected("ALE/Pong-v5", out=tmp_path / "large", episodes=1, max_episode_steps=30, workers=1)
     assert table(large)["on disk"].endswith(" MB before compression)")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from treadle.record.dataset import collect_dataset
 from treadle.record.outcomes import Outcome
 from treadle.replays.film import chosen, name_of, rows_of
+from typed_run import collected
 
 ROWS = [
     Outcome(4, 0, -1.5, 3, "terminated", True),
@@ -45,7 +45,7 @@ def test_names_are_of_index_return_and_end() -> None:
 
 
 def test_rows_are_those_of_the_dataset(tmp_path: Path) -> None:
-    collect_dataset("CartPole-v1", out=tmp_path, episodes=5, workers=1, max_episode_steps=15, verify=0)
+    collected("CartPole-v1", out=tmp_path, episodes=5, workers=1, max_episode_steps=15)
     rows = list(rows_of(tmp_path).values())
     assert [row.index for row in rows] == [0, 1, 2, 3, 4]
     assert {row.length for row in rows if row.end == "truncated"} == {15}

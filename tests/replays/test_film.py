@@ -19,8 +19,8 @@ from conftest import require
 from treadle.cli.main import main
 from treadle.errors import UsageError
 from treadle.program import offscreen
-from treadle.record.dataset import collect_dataset
 from treadle.replays import film as film_module
+from typed_run import collected
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -39,9 +39,9 @@ def without_ffmpeg(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_of(out: Path, fault: str = "none", **options: Any) -> Path:
-    given = {"env": ENV, "episodes": 4, "workers": 1, "verify": 0, "env_kwargs": {"fault": fault}, **options}
+    given = {"env": ENV, "episodes": 4, "workers": 1, "env_kwargs": {"fault": fault}, **options}
     with contextlib.suppress(treadle.CollectionFailed):
-        collect_dataset(given.pop("env"), out=out, worker_options=treadle.WorkerOptions(worker_output="keep"), **given)
+        collected(given.pop("env"), out=out, worker_options=treadle.WorkerOptions(worker_output="keep"), **given)
     return out
 
 

@@ -19,9 +19,9 @@ import pytest
 import treadle
 from treadle.cli.main import main
 from treadle.errors import UsageError
-from treadle.record.dataset import collect_dataset
 from treadle.replays.playing import StillRunning, limited
 from treadle.repro import Repro
+from typed_run import collected
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -35,19 +35,18 @@ def run_of(out: Path, **options: Any) -> Path:
     given = {
         "episodes": 4,
         "workers": 1,
-        "verify": 0,
         "worker_options": treadle.WorkerOptions(worker_output="keep"),
         **options,
     }
     with contextlib.suppress(treadle.CollectionFailed):
-        collect_dataset(given.pop("env", ENV), out=out, **given)
+        collected(given.pop("env", ENV), out=out, **given)
     return out
 
 
 def test_what_was_raised_is_raised_again_with_the_environments_own_frames(tmp_path: Path) -> None:
     out = tmp_path / "o"
     with pytest.raises(treadle.CollectionFailed) as failed:
-        collect_dataset(ENV, out=out, episodes=4, workers=1)
+        collected(ENV, out=out, episodes=4, workers=1)
     assert failed.value.repro.path == out / "failures" / "episode-2.repro"
     assert f"to see it again: treadle replay {failed.value.repro.path}" in failed.value.__notes__
     result = treadle.replay(out)
@@ -85,9 +84,9 @@ def test_a_run_with_an_npz_file_of_an_earlier_state_is_refused(tmp_path: Path) -
     (out / "run.json").write_text(json.dumps(begun))
     with pytest.raises(UsageError, match="no dataset in"):
         treadle.replay(out, 1, trust=True)
-    with pytest.raises(UsageError, match=r"is of the format 'npz', which treadle 0.* does not know; force=True"):
-        collect_dataset(ENV, out=out, episodes=5, workers=1, resume=True)
-    assert collect_dataset(ENV, out=out, episodes=2, workers=1, force=True, verify=0).complete
+    with pytest.raises(UsageError, match=r"is of the format 'npz', which treadle 0.* does not know; resume='replace'"):
+        collected(ENV, out=out, episodes=5, workers=1, resume=True)
+    assert collected(ENV, out=out, episodes=2, workers=1, resume="replace").complete
     assert not (out / "old-v0.npz").exists()
 
 
@@ -156,7 +155,7 @@ def test_a_file_that_cannot_be_written_does_not_hide_the_failure(
 
     monkeypatch.setattr(Repro, "save", full)
     with pytest.raises(treadle.CollectionFailed, match="division by zero") as failed:
-        collect_dataset(ENV, out=tmp_path / "o", episodes=4, workers=1)
+        collected(ENV, out=tmp_path / "o", episodes=4, workers=1)
     assert "No space left" in caplog.text
     assert treadle.replay(failed.value).as_recorded
 
@@ -278,9 +277,7 @@ def test_a_file_with_a_flipped_bit_is_damaged_and_says_so(tmp_path: Path) -> Non
 
 def test_without_the_recorder_nothing_is_kept(tmp_path: Path) -> None:
     with pytest.raises(treadle.CollectionFailed) as failed:
-        collect_dataset(
-            ENV, out=tmp_path / "o", episodes=4, workers=1, worker_options=treadle.WorkerOptions(recorder=False)
-        )
+        collected(ENV, out=tmp_path / "o", episodes=4, workers=1, worker_options=treadle.WorkerOptions(recorder=False))
     assert failed.value.repro is None
     assert not (tmp_path / "o" / "failures").exists()
 

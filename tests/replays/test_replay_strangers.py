@@ -22,9 +22,9 @@ from gymnasium.envs.registration import WrapperSpec
 import treadle
 from treadle.cli.main import main
 from treadle.errors import UsageError
-from treadle.record.dataset import collect_dataset
 from treadle.record.shards import merge_shards
 from treadle.repro import Repro
+from typed_run import collected
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -143,7 +143,6 @@ HOSTILE: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"env": RUNS, "env_class": {"value": None}, "kwargs": {"value": ASTR}},
         ['env "numpy.testing:runstring"'],
     ),
-    "imports": ({**CARTPOLE, "imports": ["evil"]}, ['imports ["evil"]']),
     "a policy in a file": ({**CARTPOLE, "policy": {"name": "evil.py:Policy"}}, ['policy "evil.py:Policy"']),
     "a policy in a module": ({**CARTPOLE, "policy": {"value": "evil:Policy"}}, ['policy "evil:Policy"']),
     "a pickled policy": ({**CARTPOLE, "policy": {"object": "a policy"}}, ['policy "a pickle of a policy"']),
@@ -224,14 +223,6 @@ def test_what_is_not_known_to_be_harmless_is_refused(about: dict[str, Any], word
     assert said.isprintable()
 
 
-@pytest.mark.parametrize("imports", [{"evil": 1, "value": ""}, {"evil": 1, "name": ""}, "evil", [["evil"]], {}, 0])
-@pytest.mark.parametrize("kind", ["file", "directory"])
-def test_imports_are_a_list_of_texts_or_nothing(imports: Any, kind: str, of_somebody_else: Callable[..., Path]) -> None:
-    directory = kind == "directory"
-    source = of_somebody_else(imports=imports) if directory else hostile({**CARTPOLE, "imports": imports}, ACTIONS)
-    refused(source, "imports is a list of modules", **({"episode": 1} if directory else {}))
-
-
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", ["env", "kwargs", "policy", "options", "make", "reset_options"])
 @pytest.mark.parametrize("said", ["evil:make", ["evil:make", "value"], 3])
@@ -241,9 +232,9 @@ def test_what_is_no_entry_is_refused(name: str, said: Any) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_all_that_is_refused_is_named_at_once() -> None:
-    about = {"env": RUNS, "kwargs": {"value": {**ASTR, "size": 3}}, "imports": ["evil", "worse"], "wrappers": 1}
+    about = {"env": RUNS, "kwargs": {"value": {**ASTR, "size": 3}}, "wrappers": 1}
     about |= {"wrapper 0": {"name": "evil:make"}, "reset_options": {"name": "evil:options"}}
-    words = ["runstring", '"astr"', '"dict"', '["evil", "worse"]', "wrapper 0", "evil:options", '"evil:Policy"']
+    words = ["runstring", '"astr"', '"dict"', "wrapper 0", "evil:options", '"evil:Policy"']
     said = refused(hostile({**about, "policy": {"name": "evil:Policy"}}), *words)
     assert '"size"' not in said
     text = np.array(["evil"] * 3)
@@ -337,7 +328,6 @@ ESCAPES = "\x1b[2J\x1b]0;evil\x07\u202e\udc80"
         {"unkept": ESCAPES},
         {"policy": {"object": ESCAPES}},
         {"title": ESCAPES, "failed": {"kind": "raised", "step": 9, "reason": ESCAPES, "phase": "step"}},
-        {"imports": {ESCAPES: ESCAPES}},
         {"face": ESCAPES},
     ],
 )
@@ -428,7 +418,7 @@ def test_one_of_this_users_own_files_leads_to_nobody_elses_code(
     mine.mkdir()
     (mine / "evil.py").write_text(EVIL.replace(f'open({TRAP!r}, "w").close()', ""))
     monkeypatch.chdir(mine)
-    collect_dataset("evil.py:make", out="run", episodes=1, workers=1, max_episode_steps=3, verify=0)
+    collected("evil.py:make", out="run", episodes=1, workers=1, max_episode_steps=3)
     path = Repro({**EPISODE, "env": {"name": "evil:make"}}, ACTIONS).save("own.repro")
     assert treadle.replay("run", 0).as_recorded
     shutil.copytree(mine / "run", folder / "run")
@@ -442,8 +432,8 @@ def test_one_of_this_users_own_files_leads_to_nobody_elses_code(
 
 
 def run_in(out: Path, **options: Any) -> Path:
-    given = {"episodes": 2, "workers": 1, "verify": 0, "max_episode_steps": 5, **options}
-    collect_dataset(given.pop("env", "CartPole-v1"), out=out, **given)
+    given = {"episodes": 2, "workers": 1, "max_episode_steps": 5, **options}
+    collected(given.pop("env", "CartPole-v1"), out=out, **given)
     return out
 
 
@@ -471,7 +461,6 @@ def of_somebody_else(folder: Path) -> Callable[..., Path]:
         ({"env": "numpy:load", "env_kwargs": {"file": "pickled.npy", "allow_pickle": True}}, ['env "numpy:load"']),
         ({"env": "evil.py:make"}, ["evil.py:make"]),
         ({"env": "evil:Evil-v0"}, ["evil:Evil-v0"]),
-        ({"imports": ["evil"]}, ['imports ["evil"]']),
         ({"wrappers": ["evil:make"]}, ['wrapper 0 "evil:make"']),
         ({"reset_options": "evil:options"}, ['reset_options "evil:options"']),
         ({"policy": "evil:Policy"}, ['policy "evil:Policy"']),
@@ -544,7 +533,7 @@ ILL = {
     "deep within": '{"arguments": {"env": ' + '{"a":' * 600 + "1" + "}" * 600 + "}}",
     "a number of many digits": '{"arguments": ' + "9" * 10_000 + "}",
     "no arguments": '{"arguments": {}}',
-    "arguments of another kind": '{"arguments": {"env": [], "imports": 3, "wrappers": 5, "episodes": null}}',
+    "arguments of another kind": '{"arguments": {"env": [], "wrappers": 5, "episodes": null}}',
 }
 
 
@@ -566,7 +555,6 @@ def test_what_is_ill_formed_is_said_to_be(case: str, folder: Path) -> None:
     [
         {"title": 3},
         {"failed": "text"},
-        {"imports": 3},
         {"face": "slot", **CARTPOLE},
         {"face": "nothing", **CARTPOLE},
         {"seed": "evil", **CARTPOLE},

@@ -216,7 +216,7 @@ def test_a_strangers_directory_is_neither_imported_nor_unpickled(tmp_path: Path)
     out = directory_of(
         tmp_path / "out",
         [line(0), failing(1, "KeyError", "", "reach.py:3")],
-        arguments={"env": "evil.py:Env", "policy": "evil:act", "imports": ["evil"]},
+        arguments={"env": "evil.py:Env", "policy": "evil:act"},
     )
     (out / "evil.py").write_text("raise SystemExit('imported')", encoding="utf-8")
     (out / "failures").mkdir()

@@ -12,9 +12,9 @@ import pytest
 from reports.run_of import directory_of, evaluation, failing, line
 from treadle.errors import UsageError
 from treadle.evaluation.evaluate import evaluate
-from treadle.record.dataset import collect_dataset
 from treadle.reports.run import POINTS, Run, curve, share, spread
 from treadle.worker.options import WorkerOptions
+from typed_run import collected as typed
 
 
 def stored(path: Path) -> dict[int, dict[str, np.ndarray]]:
@@ -36,7 +36,7 @@ def told(model: Run) -> list[tuple[object, ...]]:
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("report") / "out"
-    collect_dataset("CartPole-v1", episodes=12, out=out, workers=1, verify=2, max_episode_steps=30)
+    typed("CartPole-v1", episodes=12, out=out, workers=1, verify=2, max_episode_steps=30)
     return out
 
 

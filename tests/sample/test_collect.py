@@ -26,6 +26,7 @@ from treadle.sample.collect import collect
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import WINDOW, Schedule
 from treadle.worker.options import WorkerOptions
+from typed_run import collected
 
 
 class Walk(gym.Env):
@@ -478,7 +479,7 @@ def test_what_environments_print_appears_once_and_labelled(
     faces: list[Callable[[], Any]] = [
         lambda: list(collect(Prints, episodes=3, workers=1, worker_options=WorkerOptions(start_method=start_method))),
         lambda: evaluate(Prints, None, episodes=3, workers=1, worker_options=WorkerOptions(start_method=start_method)),
-        lambda: collect_dataset(
+        lambda: collected(
             Prints,
             out=tmp_path,
             episodes=3,

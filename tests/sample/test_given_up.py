@@ -20,8 +20,8 @@ from treadle import coroutines
 from treadle.errors import UsageError
 from treadle.play.episode import Episode
 from treadle.program.gym_env import EnvRecipe
-from treadle.record.dataset import collect_dataset
 from treadle.sample.failed import CollectionFailed
+from typed_run import collected
 
 LIMIT = 0.3
 
@@ -383,7 +383,7 @@ def test_what_a_thread_that_was_given_up_has_written_to_is_closed(gate: Gate, tm
         "worker_options": treadle.WorkerOptions(backend="thread"),
         "step_timeout": LIMIT,
     }
-    options |= {"out": tmp_path, "inference": "worker", "verify": 0}
+    options |= {"out": tmp_path, "inference": "worker"}
     hanging, stops = partial(HangingCoroutines, gate), [True]
 
     def acts(observations: np.ndarray) -> np.ndarray:
@@ -392,7 +392,7 @@ def test_what_a_thread_that_was_given_up_has_written_to_is_closed(gate: Gate, tm
         return zeros(observations)
 
     with pytest.raises(CollectionFailed, match="no more"):
-        collect_dataset(hanging, acts, episodes=30, **options)
+        collected(hanging, acts, episodes=30, **options)
     assert gate.hung
     stops.clear()
-    assert collect_dataset(hanging, acts, episodes=30, resume=True, **options).complete
+    assert collected(hanging, acts, episodes=30, resume=True, **options).complete

@@ -25,12 +25,12 @@ from treadle.play.episode import Episode
 from treadle.play.recipe import Asking, RolloutRecipe
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import EnvRecipe
-from treadle.record.dataset import collect_dataset
 from treadle.record.summary import rows_of
 from treadle.sample import growth
 from treadle.sample.nodes import collection
 from treadle.sample.schedule import Schedule
 from treadle.wire import bell
+from typed_run import collected
 
 FIRST, ALL = 2, 5  # workers at first, and after some were added
 NUMBER = "TREADLE_TEST_WORKER"
@@ -315,7 +315,7 @@ def test_the_summary_says_so(decided: None, tmp_path: Path) -> None:
     class Slow(Waits):
         seconds = 0.05
 
-    stored = collect_dataset(Slow, episodes=60, seed=4, out=tmp_path / "run", verify=0)
+    stored = collected(Slow, episodes=60, seed=4, out=tmp_path / "run")
     summary = stored.summary
     assert summary is not None
     assert summary.added == ALL - FIRST

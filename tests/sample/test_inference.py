@@ -467,7 +467,7 @@ def test_the_table_is_the_same_for_any_number_of_environments() -> None:
 
 def test_a_dataset_is_the_same_and_goes_on_after_it_was_stopped(tmp_path: Path, require: Any) -> None:
     require("minari")
-    options = {"seed": 2, "verify": 1, "num_envs": 5, "workers": 2}
+    options = {"seed": 2, "num_envs": 5, "workers": 2}
     whole = treadle.collect_dataset(Walk, Plain(), out=tmp_path / "whole", episodes=30, **options)
     workers = treadle.collect_dataset(Walk, Plain(), out=tmp_path / "workers", episodes=30, seed=2, inference="worker")
     treadle.collect_dataset(Walk, Plain(), out=tmp_path / "some", episodes=11, **options)

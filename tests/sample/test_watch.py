@@ -17,6 +17,7 @@ import pytest
 import treadle
 from treadle.progress import Standing
 from treadle.record.dataset import collect_dataset
+from typed_run import collected
 
 LIMIT = 20.0
 
@@ -97,10 +98,10 @@ def test_collect_dataset(person: Person, tmp_path: Path) -> None:
     with redirect_stderr(person):
         told: list[Standing] = []
         out = tmp_path / "out"
-        stored = collect_dataset(**env(tmp_path), out=out, episodes=1, verify=0, progress=True)
+        stored = collected(**env(tmp_path), out=out, episodes=1, progress=True)
         assert stored.complete
         assert "0 of 1 episodes" in person.getvalue()
-        collect_dataset(**env(tmp_path), out=out, episodes=1, force=True, progress=told.append)
+        collect_dataset(**env(tmp_path), out=out, episodes=1, resume="replace", progress=told.append)
         assert told
 
 

@@ -40,7 +40,7 @@ def module(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seen(**options: Any) -> list[str]:
-    played = treadle.collect(Sees, None, episodes=4, imports=["treadle_test_seeing"], **options)
+    played = treadle.collect(Sees, None, episodes=4, **options)
     return sorted({text for episode in played for text in episode.observations})
 
 
@@ -121,7 +121,6 @@ def test_vectors_take_them() -> None:
         2,
         workers=2,
         inline=0,
-        imports=["treadle_test_seeing"],
         worker_options=treadle.WorkerOptions(worker_environ={NAME: "mine"}),
     )
     try:

@@ -20,7 +20,7 @@ from treadle.sample.run import Run, StoredKeywords
 def run(options: Collect) -> int:
     """Collect, show what came of it, and return the exit code."""
     given = options.arguments()
-    stores = {name: given.pop(name) for name in ("out", "name", "force", "resume", "verify", "shard")}
+    stores = {name: given.pop(name) for name in ("out", "name", "resume", "verify", "shard")}
     command = shlex.join(["treadle", *options.words])
     with own_stdout(options.json) as out:
         stored: Stored | None = None

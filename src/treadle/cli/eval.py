@@ -11,7 +11,7 @@ from treadle.cli.options import Eval
 from treadle.cli.process import load_files, own_stdout
 from treadle.cli.report import beside
 from treadle.errors import UsageError
-from treadle.evaluation.evaluate import evaluate
+from treadle.evaluation.evaluate import Scored
 from treadle.progress import print_table, printable
 from treadle.record.making import Interrupted
 from treadle.record.summary import as_json, asked
@@ -59,9 +59,10 @@ def run(options: Eval) -> int:
 
 def _play(options: Eval, policy: str, command: str, control: bool = False) -> Evaluation:
     arguments = {**options.arguments(), "policy": policy}
+    kept = {name: arguments.pop(name) for name in ("out", "resume", "verify")}
     if control and policy == "random":  # random actions are drawn in the workers
         arguments |= {"inference": "auto", "num_envs": None}
-    return evaluate(progress=not options.quiet, command=command, **arguments)
+    return Scored.of(**arguments).evaluation(command=command, progress=not options.quiet, **kept)
 
 
 def _without_timings(told: dict[str, Any]) -> dict[str, Any]:

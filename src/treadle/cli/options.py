@@ -206,7 +206,7 @@ class PlayCommand(EnvCommand):
     report: bool = typed(False, means=None)
 
     def arguments(self) -> dict[str, Any]:
-        """With those of the policy and of the cluster in their objects."""
+        """With those of the policy and of the cluster in their objects, and all ways to go on in one."""
         from treadle.nodes.placing import Cluster
         from treadle.play.recipe import Inference
 
@@ -214,6 +214,13 @@ class PlayCommand(EnvCommand):
         found["inference"] = Inference(where=found["inference"], pad_to=found.pop("pad_to"))
         nodes = found.pop("nodes")
         found["cluster"] = None if nodes is None else Cluster(nodes, address=os.environ.get("RAY_ADDRESS"))
+        retries = found.pop("retry_skipped", False)
+        if found.pop("force"):
+            if retries or self.resume:
+                raise UsageError("--force starts again and --resume continues: give one of them")
+            found["resume"] = "replace"
+        elif retries:
+            found["resume"] = "retry"
         return found
 
 
@@ -292,13 +299,6 @@ class Collect(PlayCommand):
     no_infos: bool = typed(False, means=lambda name, value: not value, argument="infos")
     retry_skipped: bool = typed(False)
     shard: str | None = typed(None, "I/N")
-
-    def arguments(self) -> dict[str, Any]:
-        """With both ways to resume in one."""
-        found = super().arguments()
-        if found.pop("retry_skipped"):
-            found["resume"] = "retry"
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from treadle.play.recipe import ResetOptions, check_reset_options, options_of
 from treadle.program.gym_env import EnvRecipe, recipe_parts
 from treadle.program.policies import policy_name
 from treadle.program.suite import TASK, Suite
-from treadle.progress import Log, Progress, Standing
+from treadle.progress import Log, Progress, Shows, Standing
 from treadle.record.journal import EpisodeNote, read
 from treadle.record.making import Interrupted, make
 from treadle.record.parts import KEPT
@@ -56,13 +56,9 @@ def evaluate(
     success_key: str | None = None,
     deterministic: bool = True,
     out: str | Path | None = None,
-    force: bool = False,
-    resume: bool = False,
-    verify: int = 0,
-    command: str = "treadle.evaluate(...)",
-    watch: Callable[[Score], None] | None = None,
+    resume: bool | str = False,
     log: Log | None = None,
-    progress: bool | None = False,
+    progress: Shows = False,
     **run: Unpack[ScoreKeywords],
 ) -> Evaluation:
     """Play whole episodes and return how they went. The result is the same for any number of workers.
@@ -81,8 +77,7 @@ def evaluate(
             it draws.
         out: a directory in which the evaluation survives: a line for each episode at once (`episodes.jsonl`), what each
             can be replayed from without its policy, `summary.json` and `failures/`. None: nothing is kept.
-        force, resume, verify, command: as of `treadle.collect_dataset`, with `out`.
-        watch: called with each score, in order of arrival.
+        resume: of what an earlier run left in `out`, as of `treadle.collect_dataset`.
         log: called at the end with (numbers, steps made). The numbers are "eval/mean_reward", "eval/mean_ep_length"
             and, where the environment has one, "eval/success_rate".
         progress: as for `collect`.
@@ -96,140 +91,160 @@ def evaluate(
         Interrupted: the same for Ctrl-C.
         Damaged, OSError: as of `treadle.collect_dataset`, with `out`.
     """
-    check_names(evaluate, run, ScoreKeywords.__annotations__)
-    check_whole(none=False, episodes=episodes)
-    if watch is not None and not callable(watch):
-        raise UsageError(f"watch is a function of each episode's Score, or None, got {watch!r}")
-    if not isinstance(success_key, str | None):
-        raise UsageError(f"success_key is a key of infos, or None, got {success_key!r}")
-    if out is None and (force or resume or verify):
-        raise UsageError("force, resume and verify are about what lies in a directory: give out (--out) too")
-    tasks = dict(env) if isinstance(env, Mapping) else {}
-    named: dict[str, Any] = {}
-    if tasks:
-        common = recipe_parts(run.pop("env_kwargs", None), run.pop("wrappers", ()), run.pop("imports", ()))
-        env = Suite({name: _task(each, *common) for name, each in tasks.items()})
-        named = {"tasks": {name: reference_of(each.env) for name, each in env.tasks.items()}}
-        run["reset_options"] = _OfTasks(tuple(tasks), episodes, run.get("reset_options"))
-    wanted = episodes * max(1, len(tasks))
-    given = run.pop("inference", "auto"), run.pop("num_envs", None)
-    inference, num_envs = many_at_once(policy, *given, run.get("cluster") is not None)
-    asked: Any = {**run, "inference": inference, "num_envs": num_envs}
-    made = Run.of(evaluate, RunKeywords, env, policy, episodes=wanted, seed=seed, infos=False, **asked)
-    made = replace(made, deterministic=deterministic)
-    keys = SUCCESS_KEYS if success_key is None else (success_key,)
-    drawn = not deterministic and policy_name(policy) != "random"
-    scored = partial(_evaluation, policy_name(policy), tuple(tasks), episodes, seed, drawn)
-    so_far = _SoFar()
-
-    def have(note: EpisodeNote) -> None:
-        so_far.add(note)
-        if watch is not None:
-            watch(_score(note))
-
-    if out is None:
-        return _logged(_play(made, keys, have, scored, progress, so_far), log)
-    folder = path_of("out", out).absolute()
-    names = tuple(tasks)
-    results = Results(
-        folder, policy_name(policy), lambda index: names[index // episodes] if names else "", keys,
-        made.cluster is not None, have,
-    )  # fmt: skip
-    about = {"format": FORMAT, "kind": "evaluation", "success_keys": list(keys), **named}
-    try:
-        with RunDirectory(folder) as place:
-            stored = make(
-                made, results, place, about=about, force=force, resume=resume, verify=verify, command=command,
-                progress=progress, tell=so_far,
-            )  # fmt: skip
-            summary: Any = stored.summary
-            whole = [record.note for record in read(folder / KEPT, "kept")]
-    except (CollectionFailed, Interrupted) as stopped:
-        stopped.stored = scored(results.notes.values(), results.left_out.values())
-        raise
-    result = scored(whole, [Skipped(**each) for each in summary.skipped], summary.verified)
-    assert result is not None  # a run of which all fails has ended
-    remarks = [{"text": each.text, "episodes": list(each.episodes)} for each in result.remarks]
-    if remarks != summary.remarks:
-        write_summary(folder / SUMMARY, replace(summary, remarks=remarks))
-    result = replace(result, inference=summary.inference, remarks=_with(result.remarks, summary.warnings))
-    return _logged(result, log)
+    scored = Scored.of(env, policy, episodes, seed, success_key, deterministic, **run)
+    return scored.evaluation(out, "treadle.evaluate(...)", resume=resume, log=log, progress=progress)
 
 
-def _logged(result: Evaluation, log: Log | None) -> Evaluation:
-    """Log the result under the names of Stable-Baselines3, and return it."""
-    steps = sum(score.length for score in result.scores)
-    values = {"eval/mean_reward": result.mean, "eval/mean_ep_length": steps / len(result.scores)}
-    if result.success is not None:
-        values["eval/success_rate"] = result.success
-    if log is not None:
-        log(values, steps)
-    return result
+@dataclass(frozen=True)
+class Scored:
+    """What `evaluate` plays: a checked run, and how its episodes are scored.
 
+    Attributes:
+        run: of all tasks.
+        tasks: names, in order; none: it is no suite.
+        references: of the tasks' environments, for `run.json`.
+        episodes: of each task.
+        keys: of infos, which tell of success.
+    """
 
-def _play(
-    run: Run,
-    keys: tuple[str, ...],
-    have: Callable[[EpisodeNote], None],
-    scored: Callable[..., Any],
-    progress: bool | None,
-    so_far: _SoFar,
-) -> Evaluation:
-    """Play a run of which nothing is stored."""
-    shown, failures, notes = Progress(progress), Failures(), list[EpisodeNote]()
+    run: Run
+    tasks: tuple[str, ...]
+    references: Mapping[str, Any]
+    episodes: int
+    keys: tuple[str, ...]
 
-    def tell(now: Standing) -> None:
-        so_far(now)
-        shown(now)
+    @classmethod
+    def of(
+        cls,
+        env: Any,
+        policy: Any,
+        episodes: int,
+        seed: int,
+        success_key: str | None,
+        deterministic: bool,
+        **run: Unpack[ScoreKeywords],
+    ) -> Scored:
+        """Of what `evaluate` was given. Raises UsageError for what makes no sense."""
+        check_names(evaluate, run, ScoreKeywords.__annotations__)
+        check_whole(none=False, episodes=episodes)
+        if not isinstance(success_key, str | None):
+            raise UsageError(f"success_key is a key of infos, or None, got {success_key!r}")
+        tasks = dict(env) if isinstance(env, Mapping) else {}
+        references: dict[str, Any] = {}
+        if tasks:
+            common = recipe_parts(run.pop("env_kwargs", None), run.pop("wrappers", ()))
+            env = Suite({name: _task(each, *common) for name, each in tasks.items()})
+            references = {name: reference_of(each.env) for name, each in env.tasks.items()}
+            run["reset_options"] = _OfTasks(tuple(tasks), episodes, run.get("reset_options"))
+        wanted = episodes * max(1, len(tasks))
+        given = run.pop("inference", "auto"), run.pop("num_envs", None)
+        inference, num_envs = many_at_once(policy, *given, run.get("cluster") is not None)
+        asked: Any = {**run, "inference": inference, "num_envs": num_envs}
+        made = Run.of(evaluate, RunKeywords, env, policy, episodes=wanted, seed=seed, infos=False, **asked)
+        keys = SUCCESS_KEYS if success_key is None else (success_key,)
+        return cls(replace(made, deterministic=deterministic), tuple(tasks), references, episodes, keys)
 
-    recipe = replace(run.recipe, sink=partial(Scorer, keys))
-    try:
-        with (
-            run.collection(run.schedule(), recipe=recipe, tell=shown.tell and tell, failures=failures) as playing,
-            shown,
-        ):
-            for _, _, note in playing:
-                notes.append(note)
-                have(note)
-            playing.fate.failures.close(playing.tally.restarts)
-            asked, said = playing.stats(), playing.notes()
-    except CollectionFailed as stopped:
-        stopped.stored = scored(notes, failures.left_out.values())
-        raise
-    except KeyboardInterrupt:
-        raise Interrupted(scored(notes, failures.left_out.values())) from None
-    result = scored(notes, failures.left_out.values())
-    return replace(result, inference=asked, remarks=_with(result.remarks, said))
+    def evaluation(
+        self,
+        out: str | Path | None,
+        command: str,
+        *,
+        resume: bool | str = False,
+        verify: int = 0,
+        log: Log | None = None,
+        progress: Shows = False,
+    ) -> Evaluation:
+        """Play it, as `evaluate` does. `command`, `verify`: as of `treadle.record.making.make`, with `out`."""
+        if out is None and (resume or verify):
+            raise UsageError("resume and verify are about what lies in a directory: give out (--out) too")
+        result = self._play(progress) if out is None else self._keep(out, command, resume, verify, progress)
+        steps = sum(score.length for score in result.scores)
+        values = {"eval/mean_reward": result.mean, "eval/mean_ep_length": steps / len(result.scores)}
+        if result.success is not None:
+            values["eval/success_rate"] = result.success
+        if log is not None:
+            log(values, steps)
+        return result
+
+    def _keep(self, out: str | Path, command: str, resume: bool | str, verify: int, progress: Shows) -> Evaluation:
+        """Play it into the directory `out`."""
+        folder, so_far = path_of("out", out).absolute(), _SoFar()
+        policy, sends = policy_name(self.run.policy), self.run.cluster is not None
+        results = Results(folder, policy, self._task_of, self.keys, sends, so_far.add)
+        tasks = {"tasks": self.references} if self.tasks else {}
+        about = {"format": FORMAT, "kind": "evaluation", "success_keys": list(self.keys), **tasks}
+        how: Any = {"resume": resume, "verify": verify, "command": command, "progress": progress}
+        try:
+            with RunDirectory(folder) as place:
+                summary: Any = make(self.run, results, place, about=about, tell=so_far, **how).summary
+                whole = [record.note for record in read(folder / KEPT, "kept")]
+        except (CollectionFailed, Interrupted) as stopped:
+            stopped.stored = self._result(results.notes.values(), results.left_out.values())
+            raise
+        result = self._result(whole, [Skipped(**each) for each in summary.skipped], summary.verified)
+        assert result is not None  # a run of which all fails has ended
+        remarks = [{"text": each.text, "episodes": list(each.episodes)} for each in result.remarks]
+        if remarks != summary.remarks:
+            write_summary(folder / SUMMARY, replace(summary, remarks=remarks))
+        return replace(result, inference=summary.inference, remarks=_with(result.remarks, summary.warnings))
+
+    def _task_of(self, index: int) -> str:
+        return self.tasks[index // self.episodes] if self.tasks else ""
+
+    def _play(self, progress: Shows) -> Evaluation:
+        """Play it and keep nothing."""
+        shown, failures, notes, so_far = Progress(progress), Failures(), list[EpisodeNote](), _SoFar()
+        told = shown.tell
+
+        def tell(now: Standing) -> None:
+            assert told is not None
+            so_far(now)
+            told(now)
+
+        recipe = replace(self.run.recipe, sink=partial(Scorer, self.keys))
+        begun: Any = {"recipe": recipe, "tell": told and tell, "failures": failures}
+        try:
+            with self.run.collection(self.run.schedule(), **begun) as playing, shown:
+                for _, _, note in playing:
+                    notes.append(note)
+                    so_far.add(note)
+                playing.fate.failures.close(playing.tally.restarts)
+                asked, said = playing.stats(), playing.notes()
+        except CollectionFailed as stopped:
+            stopped.stored = self._result(notes, failures.left_out.values())
+            raise
+        except KeyboardInterrupt:
+            raise Interrupted(self._result(notes, failures.left_out.values())) from None
+        result = self._result(notes, failures.left_out.values())
+        assert result is not None
+        return replace(result, inference=asked, remarks=_with(result.remarks, said))
+
+    def _result(
+        self,
+        notes: Iterable[EpisodeNote],
+        left_out: Iterable[Skipped],
+        verified: Mapping[str, Any] | None = None,
+    ) -> Evaluation | None:
+        """The result of these episodes; None: there are none."""
+        policy, seed = policy_name(self.run.policy), self.run.seed
+        played = sorted(notes, key=lambda note: note.index)
+        lost = sorted(left_out, key=lambda each: each.index)
+        scores = [_score(note) for note in played]
+        if not scores:
+            return None
+        parts = {
+            task: evaluation_of(policy, own, seed)
+            for task in self.tasks
+            if (own := [score for score in scores if self._task_of(score.index) == task])
+        }
+        drawn = not self.run.deterministic and policy != "random"
+        remarks = remarks_of(played, lost, verified, drawn)
+        return replace(evaluation_of(policy, scores, seed), tasks=parts, left_out=tuple(lost), remarks=remarks)
 
 
 def _with(remarks: tuple[ScoreRemark, ...], said: Iterable[str]) -> tuple[ScoreRemark, ...]:
     """Remarks on the episodes, and what the run itself has said."""
     return *remarks, *map(ScoreRemark, said)
-
-
-def _evaluation(
-    policy: str,
-    tasks: tuple[str, ...],
-    episodes: int,
-    seed: int,
-    drawn: bool,
-    notes: Iterable[EpisodeNote],
-    left_out: Iterable[Skipped],
-    verified: Mapping[str, Any] | None = None,
-) -> Evaluation | None:
-    """The result of these episodes, `episodes` of each task; None: there are none."""
-    played = sorted(notes, key=lambda note: note.index)
-    lost = sorted(left_out, key=lambda each: each.index)
-    scores = [_score(note) for note in played]
-    if not scores:
-        return None
-    parts = {
-        task: evaluation_of(policy, own, seed)
-        for at, task in enumerate(tasks)
-        if (own := [score for score in scores if score.index // episodes == at])
-    }
-    remarks = remarks_of(played, lost, verified, drawn)
-    return replace(evaluation_of(policy, scores, seed), tasks=parts, left_out=tuple(lost), remarks=remarks)
 
 
 class _SoFar:
@@ -264,11 +279,9 @@ def _score(note: EpisodeNote) -> Score:
     return Score(note.index, note.seed, note.total_reward, note.length, note.terminated, note.truncated, note.success)
 
 
-def _task(
-    given: Any, env_kwargs: dict[str, Any], wrappers: tuple[Callable[[gym.Env], gym.Env], ...], imports: tuple[str, ...]
-) -> EnvRecipe:
+def _task(given: Any, env_kwargs: dict[str, Any], wrappers: tuple[Callable[[gym.Env], gym.Env], ...]) -> EnvRecipe:
     env, own = given if isinstance(given, tuple) else (given, {})
-    return EnvRecipe(env_of(env), {**env_kwargs, **own}, wrappers, imports)
+    return EnvRecipe(env_of(env), {**env_kwargs, **own}, wrappers)
 
 
 class Scorer:

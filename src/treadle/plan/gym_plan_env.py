@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -43,7 +43,6 @@ class GymPlanEnv(PlanEnv):
         array_state: give and take states as arrays of one object, object[1], instead of `EnvState`.
         randomness, global_rngs: see `Keeper`.
         env_kwargs: more arguments for making the environment.
-        imports: modules to import first (they register environments).
         **kwargs: the same, where no argument above has the name.
     """
 
@@ -68,7 +67,6 @@ class GymPlanEnv(PlanEnv):
         randomness: bool | None = None,
         global_rngs: bool = False,
         env_kwargs: dict[str, Any] | None = None,
-        imports: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         if render_mode not in list(self.AVAILABLE_RENDER_MODES):
@@ -81,7 +79,7 @@ class GymPlanEnv(PlanEnv):
         self._wrappers = named = list(wrappers) if isinstance(wrappers, Iterable) else wrappers or ()
         if isinstance(named, list):
             named = [each[0] if isinstance(each, tuple) and each else each for each in named]
-        own, _, self._imports = recipe_parts(env_kwargs, named, imports)
+        own, _ = recipe_parts(env_kwargs, named)
         self.remove_time_limit, self.render_mode, self._obs_type = remove_time_limit, render_mode, obs_type
         self._env_kwargs = {**own, **kwargs}
         self._randomness, self._global_rngs = randomness, global_rngs
@@ -115,7 +113,7 @@ class GymPlanEnv(PlanEnv):
             kwargs["render_mode"] = self.render_mode
         if self._obs_type is not None and _emulated(self._env):
             kwargs["obs_type"] = self._obs_type
-        return EnvRecipe(self._env, kwargs, imports=self._imports, registrations=None).build()
+        return EnvRecipe(self._env, kwargs, registrations=None).build()
 
     def apply_wrappers(self, wrappers: Iterable[Any]) -> None:
         """Wrap the environment: each is a callable, or (callable, arguments)."""

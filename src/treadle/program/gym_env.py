@@ -6,7 +6,6 @@ behind in the calls of all others (`built`).
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from treadle.checks import names_of_modules, parameters_of, several
+from treadle.checks import parameters_of, several
 from treadle.coroutines import Owner, Settled
 from treadle.errors import UsageError
 from treadle.program.base import Description, OnEnd, Program, StepResult, settle
@@ -27,17 +26,11 @@ from treadle.program.ids import import_package, own_registrations, register_miss
 CALLS = ("reset", "step", "close")
 
 
-def recipe_parts(
-    kwargs: Mapping[str, Any] | None, wrappers: Iterable[Any], imports: Iterable[str]
-) -> tuple[dict[str, Any], tuple[Any, ...], tuple[str, ...]]:
+def recipe_parts(kwargs: Mapping[str, Any] | None, wrappers: Iterable[Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
     """The arguments that an environment is built with, as they are kept. Raises UsageError for anything else."""
     if kwargs and not isinstance(kwargs, Mapping):
         raise UsageError(f"env_kwargs are a dict of the environment's arguments, got {kwargs!r}")
-    return (
-        dict(kwargs or {}),
-        several("wrappers", wrappers, callable, "callables"),
-        names_of_modules("imports", imports),
-    )
+    return dict(kwargs or {}), several("wrappers", wrappers, callable, "callables")
 
 
 @dataclass(frozen=True)
@@ -48,22 +41,18 @@ class EnvRecipe:
         env: a registered id ("CartPole-v1"), "module:Id", an EnvSpec, or a callable that returns an environment.
         kwargs: for `gymnasium.make` or the callable.
         wrappers: applied in order, each called with the environment.
-        imports: modules to import first (they register environments).
         registrations: the caller's registry (`program.ids`), so that its ids are known where this is built.
     """
 
     env: str | EnvSpec | Callable[..., gym.Env]
     kwargs: dict[str, Any] = field(default_factory=dict)
     wrappers: tuple[Callable[[gym.Env], gym.Env], ...] = ()
-    imports: tuple[str, ...] = ()
     registrations: bytes | None = field(default_factory=own_registrations, repr=False, compare=False)
 
     @classmethod
-    def of(
-        cls, env: Any, kwargs: Mapping[str, Any] | None, wrappers: Iterable[Any], imports: Iterable[str]
-    ) -> EnvRecipe:
+    def of(cls, env: Any, kwargs: Mapping[str, Any] | None, wrappers: Iterable[Any]) -> EnvRecipe:
         """One of what a caller gave. Raises UsageError for what builds no environments."""
-        return cls(env, *recipe_parts(kwargs, wrappers, imports))
+        return cls(env, *recipe_parts(kwargs, wrappers))
 
     def __post_init__(self) -> None:
         """Raises UsageError for what builds no environments."""
@@ -80,14 +69,9 @@ class EnvRecipe:
     def check_id(self) -> None:
         """Raises UsageError or MissingExtra where `build` would for want of the id. Nothing is built."""
         if isinstance(self.env, str) and ":" not in self.env:
-            self._prepare()
+            register_missing(self.registrations)
             with suppress(gym.error.Error):
                 spec_of(self.env)
-
-    def _prepare(self) -> None:
-        register_missing(self.registrations)
-        for name in self.imports:
-            importlib.import_module(name)
 
     def build(self) -> gym.Env:
         """The environment. Raises UsageError or MissingExtra for a wrong recipe, else what building raises."""
@@ -105,7 +89,7 @@ class EnvRecipe:
         return env  # type: ignore[no-any-return]
 
     def _built(self) -> gym.Env:
-        self._prepare()
+        register_missing(self.registrations)
         if isinstance(self.env, str):
             import_package(self.env)
             with registered(self.env), complete(partial(_creator, self.env), self.env, self.kwargs):
@@ -232,10 +216,9 @@ def gym_env(
     on_end: OnEnd = OnEnd.NEXT_STEP,
     kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
-    imports: Sequence[str] = (),
 ) -> Callable[[], GymEnv]:
     """A factory of `GymEnv` programs for a pool; see `EnvRecipe` for the arguments."""
-    recipe = EnvRecipe.of(env, kwargs, wrappers, imports)
+    recipe = EnvRecipe.of(env, kwargs, wrappers)
     return lambda: GymEnv(recipe, on_end)
 
 

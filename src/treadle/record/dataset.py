@@ -19,7 +19,7 @@ from treadle.record import minari as minari_files
 from treadle.record.columns import hasher
 from treadle.record.hdf5 import deflater
 from treadle.record.journal import EpisodeNote
-from treadle.record.making import Interrupted, Stored, make
+from treadle.record.making import RETRY, Interrupted, Stored, make
 from treadle.record.merge import MergeReport, data_file, merge
 from treadle.record.parts import PartWriter
 from treadle.record.run_directory import FORMAT, RunDirectory
@@ -38,10 +38,7 @@ def collect_dataset(
     *,
     out: str | Path,
     name: str | None = None,
-    force: bool = False,
     resume: bool | str = False,
-    verify: int = 1,
-    shard: str | None = None,
     log: Log | None = None,
     progress: Shows = False,
     **run: Unpack[StoredKeywords],
@@ -59,21 +56,17 @@ def collect_dataset(
         name: of the dataset, "reach-weak" or "reach-weak-v1", which Minari loads as "treadle/reach-weak-v1"; None: made
             of the environment's name, with its file's before it where it is named by one, and the policy's. A run that
             is resumed keeps its name.
-        force: replace what an earlier run left in `out`; that is removed when all environments could be built.
-        resume: continue the run that was begun in `out` with the same arguments, or with more `episodes` or `steps`:
+        resume: what becomes of what an earlier run left in `out`. False: it stays, and this is refused. True: the run
+            goes on that was begun with the same arguments, or with more `episodes` or `steps` now:
             its finished episodes are kept, and it ends with the same bytes as if it had not been stopped. With nothing
             there it begins one, with a complete run there it does nothing, unless its dataset was removed,
             which is then made again. Objects (a policy, a function) are compared by what they are made of, not by name
-            alone. "retry": and those that were left out are tried again, which else stay so.
-        verify: how many episodes are made again to see whether the seed alone decides them; the summary's `verified`
-            says which, and a difference is among its warnings. Of a complete run that is resumed so many are made again
-            if it were fewer.
-        shard: "i/n": make only the episodes i, i + n, i + 2n, ... of the `episodes`, for machines that know nothing of
-            one another; `merge_shards` puts the n directories together, with the bytes of a run without.
+            alone. "retry": and those that were left out are tried again, which else stay so. "replace": it begins
+            again; what is there is removed when all environments could be built.
         log, progress: as for `collect`.
 
     Raises:
-        UsageError: contradictory arguments; `out` in use, or not empty without `force` or `resume`, or begun with
+        UsageError: contradictory arguments; `out` in use, or not empty without `resume`, or begun with
             other arguments. MissingExtra: no Minari or h5py.
         StartupFailed: an environment could not be built. What was in `out` is untouched.
         CollectionFailed: the run was stopped; its `stored` (a `Stored`) says what is there.
@@ -82,14 +75,29 @@ def collect_dataset(
         OSError: `out` cannot be made or written; or it was removed, moved or replaced during the run.
     """
     made = Run.of(collect_dataset, StoredKeywords, env, policy, **run)
-    how = {"force": force, "resume": resume, "verify": verify, "progress": progress, "log": log}
-    return store(made, out, "treadle.collect_dataset(...)", name=name, shard=shard, **how)
+    return store(made, out, "treadle.collect_dataset(...)", name=name, resume=resume, progress=progress, log=log)
 
 
 def store(
-    made: Run, out: str | Path, command: str, *, name: str | None = None, shard: str | None = None, **how: Any
+    made: Run,
+    out: str | Path,
+    command: str,
+    *,
+    name: str | None = None,
+    verify: int = 1,
+    shard: str | None = None,
+    **how: Any,
 ) -> Stored:
-    """`collect_dataset` of a run. `command`: of the summary; `how`: of `make`, and `log`."""
+    """`collect_dataset` of a run, and what is typed alone.
+
+    Args:
+        command: of the summary.
+        verify: how many episodes are made again to see whether the seed alone decides them; the summary's `verified`
+            says which, and a difference is among its warnings.
+        shard: "i/n": make only the episodes i, i + n, i + 2n, ... of the `episodes`, for machines that know nothing of
+            one another; `merge_shards` puts the n directories together, with the bytes of a run without.
+        how: of `make`, and `log`.
+    """
     if made.tried is None and made.steps is None:
         raise UsageError("give either episodes or steps (--episodes N or --steps N)")
     if made.keep is not None and shard is not None:
@@ -101,11 +109,11 @@ def store(
     about = {"format": FORMAT} if shard is None else {"format": FORMAT, "shard": shard}
     folder = path_of("out", out).absolute()
     with RunDirectory(out) as place:
-        name = place.name_of(name, default) if how.get("resume") else name or default
+        name = place.name_of(name, default) if how.get("resume") in (True, RETRY) else name or default
         sends = made.cluster is not None and not made.cluster.shared_out
         writer = partial(PartWriter, infos=made.infos, send=sends, keep=made.rule)
         product = _Dataset(folder, name, policy_name(made.policy), writer, how.pop("log", None))
-        return make(made, product, place, about=about, shard=part, command=command, **how)
+        return make(made, product, place, about=about, verify=verify, shard=part, command=command, **how)
 
 
 class _Dataset:

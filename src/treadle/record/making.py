@@ -46,6 +46,7 @@ from treadle.sample.skipping import Skipped, remedy
 log = logging.getLogger("treadle")
 
 RETRY = "retry"  # a way to resume: what was left out is tried again
+REPLACE = "replace"  # what is there goes, and the run begins again
 
 
 class Product(Protocol):
@@ -135,7 +136,6 @@ def make(
     place: RunDirectory,
     *,
     about: Mapping[str, Any],
-    force: bool = False,
     resume: bool | str = False,
     verify: int = 0,
     shard: tuple[int, int] = (0, 1),
@@ -149,17 +149,18 @@ def make(
         about: what `run.json` says besides what the run does.
         command: of the summary, how it was made.
         tell: called with the standing of the run, at most ten times a second.
-        force, resume, verify, shard, progress: as of `treadle.collect_dataset`.
+        resume, progress: as of `treadle.collect_dataset`.
+        verify: how many episodes are made again to see whether the seed alone decides them. Of a complete run that is
+            resumed so many are made again if it were fewer.
+        shard: (i, n): the episodes i, i + n, i + 2n, ... are made.
 
     Raises:
         As `treadle.collect_dataset`.
     """
-    if force and resume:
-        raise UsageError("force starts again and resume continues: give one of them")
     check_whole(0, none=False, verify=verify)
-    if resume not in (True, False, RETRY):
-        raise UsageError(f"resume is True, False or {RETRY!r}, got {resume!r}")
-    retry_skipped, resume = resume == RETRY, bool(resume)
+    if resume not in (True, False, RETRY, REPLACE):
+        raise UsageError(f"resume is True, False, {RETRY!r} or {REPLACE!r}, got {resume!r}")
+    force, retry_skipped, resume = resume == REPLACE, resume == RETRY, resume in (True, RETRY)
     arguments, objects = {**run.as_json(), **about}, identities(**run.objects())
     checked = place.check(arguments, product.output, force=force, resume=resume, objects=objects)
     had: list[EpisodeNote] = []

@@ -53,6 +53,7 @@ REOPENED = ".reopened"
 FAILURES = "failures"
 LINES = "episodes.jsonl"  # of an evaluation
 FILMS = "films"
+AGAIN = "resume='replace' (--force) starts again"
 AMOUNTS = ("episodes", "steps", "kept")  # arguments that may grow: episode i is what it is, however many there are
 LAST_WRITERS = 10.0  # seconds that the workers of a killed run get to end
 
@@ -110,7 +111,7 @@ class RunFiles:
             now = versions("treadle").get("treadle")
             raise UsageError(
                 f"{self.path} is of the format {format!r}, which treadle {now} does not know; "
-                "force=True (--force) starts again; or choose another directory"
+                f"{AGAIN}; or choose another directory"
             )
         return {**found, "output": content["output"]}
 
@@ -217,7 +218,7 @@ class RunDirectory(RunFiles):
             text = (
                 f"the run in {self.path} makes the dataset {before}, not {given}: resume=True (--resume) keeps the name"
             )
-            raise UsageError(f"{text}, so leave name= (--name) out; force=True (--force) starts again")
+            raise UsageError(f"{text}, so leave name= (--name) out; {AGAIN}")
         return before
 
     def check(
@@ -256,8 +257,8 @@ class RunDirectory(RunFiles):
             if changes:
                 raise UsageError(
                     f"{self.path} was begun with other arguments ({'; '.join(changes)}): resume=True (--resume) "
-                    "continues with the same ones (only more episodes or steps may be asked for); force=True (--force) "
-                    "starts again, or choose another directory"
+                    f"continues with the same ones (only more episodes or steps may be asked for); {AGAIN}, or choose "
+                    "another directory"
                 )
             digests, files = file_digests(arguments), before["files"]
             warnings = [
@@ -272,10 +273,8 @@ class RunDirectory(RunFiles):
                     f"{found} is there, but no {ARGUMENTS} that says how it was made: it cannot be resumed"
                 )
             on = "asks for more" if self.complete else "continues it"
-            raise UsageError(
-                f"{found} is there already: {f'resume=True (--resume) {on}, ' if resume is not None else ''}force=True "
-                "(--force) starts again; or choose another directory (out=, --out)"
-            )
+            how = "force=True (--force) starts again" if resume is None else f"resume=True (--resume) {on}, {AGAIN}"
+            raise UsageError(f"{found} is there already: {how}; or choose another directory (out=, --out)")
         return Checked()
 
     def _files(self) -> tuple[Path, ...]:
@@ -410,8 +409,8 @@ class RunDirectory(RunFiles):
 def _to_sign(content: dict[str, Any]) -> tuple[str, dict[str, Any], list[Any]]:
     """Of a `run.json` what `signing` wants: the kind, what is signed, and the names of code."""
     arguments = content["arguments"]
-    names = [*(arguments.get(each) for each in ("env", "policy", "reset_options")), *arguments.get("wrappers", ())]
-    return "run", content, [*names, *(f"{each}:" for each in arguments.get("imports") or ())]
+    named = (arguments.get(each) for each in ("env", "policy", "reset_options"))
+    return "run", content, [*named, *arguments.get("wrappers", ())]
 
 
 def _is(path: Path, fd: int) -> bool:
@@ -456,8 +455,7 @@ def intact(path: Path) -> Iterator[None]:
         yield
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        advice = "force=True (--force) starts again, or choose another directory"
-        raise UsageError(f"{path} is damaged ({text}): {advice}") from error
+        raise UsageError(f"{path} is damaged ({text}): {AGAIN}, or choose another directory") from error
 
 
 def _write_skipped(parts: Path, skipped: Iterable[Skipped]) -> None:

@@ -107,7 +107,6 @@ def _of_arguments(path: Path, index: int, run: dict[str, Any]) -> Repro:
             "root": run["seed"],
             "max_steps": run["max_episode_steps"],
             "deterministic": run.get("deterministic", False),
-            "imports": run["imports"],
             "wrappers": len(run["wrappers"]),
         }
     )
@@ -203,8 +202,6 @@ def _refused(repro: Repro, env: Any, policy: Any) -> Iterator[str]:
         yield f"env {_shown(told('env'))} ({why})"
     if (policy is True or (policy is None and _asks(repro))) and told("policy") not in (None, "random"):
         yield f"policy {_shown(told('policy'))}"
-    if repro.imports:
-        yield f"imports {_shown(repro.imports)}"
     if wrappers := repro.about.get("wrappers"):
         yield f"wrappers {_shown(wrappers)}"
     for name in repro.about:

@@ -70,7 +70,7 @@ def recipe_from(repro: Repro, env: Any, trust: bool, render: bool = False) -> En
     found = [repro.get(f"wrapper {i}", trust) for i in range(repro.about.get("wrappers", 0))]
     wrappers = tuple(Named(each) if isinstance(each, str) else each for each in found)
     built = env_of(repro.get("env", trust) if env is None else env)
-    return EnvRecipe(built, kwargs, wrappers, repro.imports)
+    return EnvRecipe(built, kwargs, wrappers)
 
 
 def actions_of(repro: Repro, space: Any, numpy_integers: bool = False) -> list[Any] | None:

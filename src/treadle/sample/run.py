@@ -45,7 +45,6 @@ class EpisodeKeywords(TypedDict, total=False):
     max_episode_steps: int | None
     env_kwargs: Mapping[str, Any] | None
     wrappers: Sequence[Callable[[gym.Env], gym.Env]]
-    imports: Sequence[str]
     fresh_env: bool
     reset_options: ResetOptions
 
@@ -92,7 +91,6 @@ class Run:
         max_episode_steps: cut longer episodes (truncated).
         env_kwargs: for `gymnasium.make`, or the callable.
         wrappers: applied to each environment, in order.
-        imports: modules to import in the workers first.
         infos: keep step infos?
         fresh_env: build a new environment for every episode (for those that carry something over).
         reset_options: of episode i: `reset_options(i)`, or the i-th of a sequence (which begins again at its end): a
@@ -131,7 +129,6 @@ class Run:
     max_episode_steps: int | None = None
     env_kwargs: Mapping[str, Any] | None = None
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = ()
-    imports: Sequence[str] = ()
     infos: bool = True
     fresh_env: bool = False
     reset_options: ResetOptions = None
@@ -181,7 +178,7 @@ class Run:
         self._check_place()
         asking, workers, rows = asking_of(self.policy, self.inference, self.num_envs, self.workers)
         recipe = RolloutRecipe(
-            EnvRecipe.of(env_of(self.env), self.env_kwargs, self.wrappers, self.imports),
+            EnvRecipe.of(env_of(self.env), self.env_kwargs, self.wrappers),
             self.policy,
             int(rows),
             _int(self.max_episode_steps),
@@ -226,7 +223,6 @@ class Run:
             "max_episode_steps": recipe.max_steps,
             "env_kwargs": json.loads(json.dumps(recipe.env.kwargs, default=lambda each: type(each).__qualname__)),
             "wrappers": [reference_of(wrapper) for wrapper in recipe.env.wrappers],
-            "imports": list(recipe.env.imports),
             "infos": self.infos,
             "fresh_env": self.fresh_env,
         }

@@ -138,7 +138,7 @@ class GymTaskSampler(TaskSampler):
         seed: where tasks without end begin: the first one's reset gets it, the others go on from there.
         options: for every reset.
         task_info: for every task; "seed" is added where it is known.
-        env_kwargs, wrappers, imports: for building the environment, as `VectorEnv` takes them.
+        env_kwargs, wrappers: for building the environment, as `VectorEnv` takes them.
         mp_ctx: taken and not used, so that the class itself can be the `make_sampler_fn` of a vector.
     """
 
@@ -154,7 +154,6 @@ class GymTaskSampler(TaskSampler):
         task_info: dict[str, Any] | None = None,
         env_kwargs: dict[str, Any] | None = None,
         wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
-        imports: Sequence[str] = (),
         mp_ctx: Any = None,
     ) -> None:
         check_whole(max_steps=max_steps)
@@ -163,7 +162,7 @@ class GymTaskSampler(TaskSampler):
         self._seeds = None if seeds is None else list(seeds)
         for each in (seed, *(self._seeds or ())):
             check_seed(each)
-        self.env = EnvRecipe.of(env, env_kwargs, wrappers, imports).build()
+        self.env = EnvRecipe.of(env, env_kwargs, wrappers).build()
         made = sensors(self.env) if callable(sensors) else sensors
         made = sensors_of(self.env) if made is None else made
         self._suite = made if isinstance(made, SensorSuite) else SensorSuite(made)

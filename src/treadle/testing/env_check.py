@@ -112,7 +112,6 @@ def check_env(
     timeout: float = 30.0,
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
-    imports: Sequence[str] = (),
     told: Callable[[str], None] = lambda doing: None,
 ) -> Report:
     """Play an environment in worker processes, and say what is not as it should be.
@@ -130,7 +129,7 @@ def check_env(
         timeout: seconds after which a constructor, a step or a reset that does not return is killed: a hang.
             (Gymnasium's checker, and taking and putting back states, have so many seconds for all of theirs beside what
             they take.)
-        env_kwargs, wrappers, imports: as of `treadle.collect`.
+        env_kwargs, wrappers: as of `treadle.collect`.
         told: called with a few words for each part before it begins.
 
     Returns:
@@ -139,7 +138,7 @@ def check_env(
     Raises:
         UsageError: it names no environment, or one that wants other arguments.
     """
-    recipe = EnvRecipe.of(env_of(env), env_kwargs, wrappers, imports)
+    recipe = EnvRecipe.of(env_of(env), env_kwargs, wrappers)
     report = Report(env_name(recipe.env), ADVICE)
     check = Check(report, recipe, steps, seed, seconds, timeout, told)
     try:

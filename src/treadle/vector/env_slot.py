@@ -146,7 +146,6 @@ def slots_of(
     *,
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
-    imports: Sequence[str] = (),
 ) -> list[partial[EnvSlot]]:
     """One factory of a program a slot. Raises UsageError when the number of environments is not clear."""
     if isinstance(envs, str | EnvSpec) or callable(envs) or not isinstance(envs, Iterable):
@@ -160,6 +159,6 @@ def slots_of(
             raise UsageError(f"{len(each)} environments, but num_envs={num_envs}")
     if not each:
         raise UsageError("a vector needs at least one environment")
-    recipes = [EnvRecipe.of(env, env_kwargs, wrappers, imports) for env in each]
+    recipes = [EnvRecipe.of(env, env_kwargs, wrappers) for env in each]
     registrations = own_registrations()
     return [partial(EnvSlot, recipe, on_end, registrations) for recipe in recipes]

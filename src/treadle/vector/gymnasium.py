@@ -62,8 +62,7 @@ class VectorEnv(SlotCalls):
         autoreset_mode: Gymnasium's AutoresetMode or its value. None: NEXT_STEP; SAME_STEP with infos="legacy".
         infos: "gymnasium" or "legacy"; see `treadle.vector.infos`. "legacy" goes with SAME_STEP only.
         observation_mode: "same", "different" or (batched space, single space), as in Gymnasium.
-        env_kwargs, wrappers, imports: for building every environment: keyword arguments, wrappers to apply in order,
-            modules to import first.
+        env_kwargs, wrappers: for building every environment: keyword arguments, and wrappers to apply in order.
         step_timeout: seconds for one request of a worker, after which it counts as dead; None: no limit.
         on_failure: what a worker's death (or a missed `step_timeout`) leads to; None: "raise". "restart": its slots'
             episodes are cut and new ones begin in fresh environments. "drop": they are cut, and the slots are out of
@@ -89,7 +88,6 @@ class VectorEnv(SlotCalls):
         observation_mode: ObservationMode = "same",
         env_kwargs: dict[str, Any] | None = None,
         wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
-        imports: Sequence[str] = (),
         step_timeout: float | None = None,
         on_failure: str | None = None,
         worker_options: WorkerOptions | None = None,
@@ -105,7 +103,7 @@ class VectorEnv(SlotCalls):
         self.autoreset_mode = _mode(autoreset_mode, style)
         check_mode(observation_mode)
         on_end = OnEnd(self.autoreset_mode.value)
-        slots = slots_of(envs, num_envs, on_end, env_kwargs=env_kwargs, wrappers=wrappers, imports=imports)
+        slots = slots_of(envs, num_envs, on_end, env_kwargs=env_kwargs, wrappers=wrappers)
         guarded = pool.step_timeout is not None or on_failure is not None or pool.wears
         shares = _shares(slots, pool, workers, inline, guarded)
         engine, lockstep, spaces = _start(slots, shares, pool, observation_mode)

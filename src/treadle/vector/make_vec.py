@@ -79,7 +79,7 @@ def _made(env: EnvLike, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
             )
     options = {name: value for name, value in kwargs.items() if name in OPTIONS}
     own = {name: value for name, value in kwargs.items() if name not in OPTIONS}
-    options["env_kwargs"] = {**own, **recipe_parts(options.get("env_kwargs"), (), ())[0]}
+    options["env_kwargs"] = {**own, **recipe_parts(options.get("env_kwargs"), ())[0]}
     return VectorEnv(env, num_envs, **options)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from treadle import gone
-from treadle.checks import as_bytes, check_seconds, check_whole, names_of_modules
+from treadle.checks import as_bytes, check_seconds, check_whole, several
 from treadle.errors import UsageError
 from treadle.worker.life import RestartPolicy
 
@@ -81,7 +81,8 @@ class WorkerOptions:
             if not callable(self.worker_environ):
                 check_environ(self.worker_environ)
         if self.preload is not None:
-            object.__setattr__(self, "preload", names_of_modules("preload", self.preload))
+            modules = several("preload", self.preload, lambda one: isinstance(one, str), "names of modules")
+            object.__setattr__(self, "preload", modules)
         if self.max_restarts != AUTO:
             check_whole(0, max_restarts=self.max_restarts)
         check_whole(max_episodes_per_worker=self.max_episodes_per_worker)
