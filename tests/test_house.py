@@ -46,7 +46,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"wire"}),
     frozenset({"memory"}),
     frozenset({"spaces", "states"}),
-    frozenset({"progress", "drawing", "repro", "checks", "coroutines"}),
+    frozenset({"verdict", "progress", "drawing", "repro", "checks", "coroutines"}),
     frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy", "signing", "whole_file", "interrupts"}),
     frozenset({"gone"}),
 )

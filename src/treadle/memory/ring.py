@@ -44,6 +44,8 @@ from treadle.spaces import Layout
 # bytes up to which a copy (0.15 us) costs less than an array over the memory and a reference to it (0.3 us)
 SMALL = 4096
 TABLE = 64  # rings that are in the table at a time; a worker forgets those that are not
+# of each slot: ns of the steps that were timed, how many, ns of all resets, ns of writing observations in timed steps
+TIMES = ("stepped", "timed", "resetting", "moved")
 
 
 def plan_leaves(plan: Plan, layout: Layout, *rows: int) -> tuple[Field | None, ...]:
@@ -226,6 +228,7 @@ class RowFields:
     """All rows of a pool beside its rings, as planned by the caller and mapped by everyone.
 
     Attributes:
+        times: int64[4, n], a row each of `TIMES`.
         table: int64[TABLE, 4]: first block, steps (0: there is none), place in the file and bytes of each ring; the
             standing one comes first.
         finals: are there rows for terminal observations?
@@ -237,6 +240,7 @@ class RowFields:
     own: Field
     episode: Field
     seed: Field
+    times: Field
     table: Field
     finals: bool
 
@@ -244,7 +248,8 @@ class RowFields:
     def plan(cls, plan: Plan, n: int, actions: Layout, finals: bool) -> RowFields:
         rows = plan_leaves(plan, actions, n)
         done, began, own, episode, seed = (plan.add("i8", (n,)) for _ in range(5))
-        return cls(rows, done, began, own, episode, seed, plan.add("i8", (TABLE, 4)), finals)
+        times = plan.add("i8", (len(TIMES), n))
+        return cls(rows, done, began, own, episode, seed, times, plan.add("i8", (TABLE, 4)), finals)
 
 
 class Rings:

@@ -128,6 +128,7 @@ class Rows:
         arena, fields, actions = rings.arena, rings.fields, rings.actions
         words = (fields.done, fields.began, fields.own, fields.episode, fields.seed)
         self.done, self.began, self.own, self.episode, self.seed = (view(arena.array(each))[lo:hi] for each in words)
+        self.stepped, self.timed, self.resetting, self.moved = (view(e)[lo:hi] for e in arena.array(fields.times))
         arrays = [None if field is None else arena.array(field) for field in fields.actions]
         read = self.read_actions = actions.batch_reader(arrays, lo, hi)
         if actions.loose:  # a request may come without any: then they are all None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from time import monotonic, process_time
+from typing import Any, NamedTuple
 
 
 def times_of_thread(task: str) -> tuple[float, float]:
@@ -38,3 +40,71 @@ def used() -> float | None:
     # user, nice, system, idle, iowait, irq, softirq, steal
     ticks = [sum(map(int, words[1:4] + words[6:9])) for words in lines if words[0] in mine]
     return sum(ticks) / len(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+class Used(NamedTuple):
+    """Of the cores, by the worker processes of a pool.
+
+    Attributes:
+        ran, stood: seconds on cores, and in line for one; sums over all threads.
+        threads: of a worker that compute, in the mean.
+        line: which part of its time on cores and in line the thread that asks stood in line, 0 to 1.
+        others: cores that other programs used, in the mean.
+    """
+
+    ran: float
+    stood: float
+    threads: int
+    line: float
+    others: float
+
+
+class Usage:
+    """The share of the cores that a pool's worker processes have had since this was made.
+
+    `pool`: whose; it may get other workers meanwhile, which count from their beginning.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._before = self._read()
+        self._clocks = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float, float, float, float]:
+        return monotonic(), used() or 0.0, process_time(), *times_of_thread("/proc/thread-self")
+
+    def _read(self) -> dict[str, tuple[float, float]]:
+        found = {}
+        for worker in self._pool.workers:
+            tasks = f"/proc/{worker.pid}/task"
+            if worker.pid and worker.pid != os.getpid() and os.path.isdir(tasks):
+                found.update({f"{tasks}/{each}": times_of_thread(f"{tasks}/{each}") for each in os.listdir(tasks)})
+        return found
+
+    def since(self) -> Used:
+        """Until now."""
+        before, processes, in_all = self._before, dict[str, list[float]](), (0.0, 0.0)
+        for task, times in self._read().items():
+            ran, stood = (max(0.0, now - then) for now, then in zip(times, before.get(task, (0.0, 0.0)), strict=True))
+            processes.setdefault(task.rpartition("/")[0], []).append(ran)
+            in_all = in_all[0] + ran, in_all[1] + stood
+        threads = [sum(ran > COMPUTES * max(each) for ran in each) for each in processes.values() if max(each) > 0]
+        elapsed, busy, own, ran, stood = (now - then for now, then in zip(self._now(), self._clocks, strict=True))
+        others = (busy * len(os.sched_getaffinity(0)) - own - in_all[0]) / max(elapsed, 1e-9) if used() else 0.0
+        mean = max(1, round(sum(threads) / len(threads))) if threads else 1
+        return Used(*in_all, mean, stood / max(ran + stood, 1e-9), max(0.0, others))
+
+
+COMPUTES = 0.2  # of what a worker's busiest thread has run: less is not counted
+
+
+def stalled() -> float:
+    """Seconds so far in which some program waited for memory; 0.0 where the system does not say."""
+    for path in ("/sys/fs/cgroup/memory.pressure", "/proc/pressure/memory"):
+        try:
+            with open(path) as file:
+                return int(file.readline().rpartition("total=")[2]) * 1e-6
+        except (OSError, ValueError):
+            continue
+    return 0.0

@@ -26,9 +26,11 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import BadAction, ClosedPool, TreadleError, UsageError, WorkerTimeout
 from treadle.lockstep.lockstep import Lockstep
+from treadle.lockstep.measured import CALLS, Measured
 from treadle.pool.pool import Pool
 from treadle.vector.env_slot import Ask
 from treadle.vector.infos import BatchForm
+from treadle.verdict import Verdict, verdict
 from treadle.wire.line import BUSY_NS
 
 IDLE = AsyncState.DEFAULT
@@ -128,6 +130,7 @@ class Core:
     turns: which call may follow which.
     form: how batches are handed out.
     counts: of what was asked for.
+    measured: how its time goes by.
     mode: when a slot moves on after an episode.
     single_action_space: of one slot.
     partly: has it been used for partial batches? Their rows are in no batch of all slots.
@@ -138,6 +141,7 @@ class Core:
     turns: Turns
     form: BatchForm
     counts: Counts
+    measured: Measured
     mode: AutoresetMode
     single_action_space: gym.Space
     partly: bool = False
@@ -148,7 +152,7 @@ class Core:
             raise UsageError("rollouts go on from the last batch of all slots: use another vector for partial batches")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class VectorStats:
     """Attributes:
     steps: int64[n], transitions of each slot; rows that are resets are not counted.
@@ -157,6 +161,8 @@ class VectorStats:
     busy: for each worker the share of `elapsed` that it was at work, by the worker's index. The caller's own share of
         slots is not among them: the caller is busy with them whenever it steps.
     elapsed: seconds since the vector was made.
+    verdict: what binds it, and what to change; see `docs/performance.md`.
+    chosen: what `workers="auto"` chose, and why; "": the user chose.
     """
 
     steps: np.ndarray
@@ -164,21 +170,39 @@ class VectorStats:
     restarts: np.ndarray
     busy: dict[int, float]
     elapsed: float
+    verdict: Verdict
+    chosen: str = ""
+
+    def __repr__(self) -> str:
+        busy = ", ".join(f"{share:.0%}" for share in self.busy.values()) or "none"
+        counts = f"{self.steps.sum():,} steps, {self.episodes.sum():,} episodes, {self.restarts.sum():,} restarts"
+        lines = [f"<VectorStats {counts} in {self.elapsed:.1f} s; workers busy: {busy}", str(self.verdict), self.chosen]
+        return "\n  ".join(line for line in lines if line) + ">"
 
 
 class Counts:
     """What the calls of a vector have asked for.
 
+    Args:
+        n: slots.
+        measured: counts steps of all slots.
+        fixed: did the user choose how many workers?
+        chosen: see `VectorStats`.
+
     Attributes:
-        calls: steps of all slots.
         singles: of each slot in partial batches.
         resets: int64[n].
     """
 
-    def __init__(self, n: int) -> None:
-        self._since = monotonic()
-        self.calls, self.resets = 0, np.zeros(n, np.int64)
+    def __init__(self, n: int, measured: Measured, fixed: bool = True, chosen: str = "") -> None:
+        self._since, self._measured, self._fixed, self._chosen = monotonic(), measured, fixed, chosen
+        self.resets = np.zeros(n, np.int64)
         self.singles = [0] * n
+
+    @property
+    def calls(self) -> int:
+        """Steps of all slots."""
+        return self._measured.marks[CALLS]
 
     @property
     def begun(self) -> bool:
@@ -199,7 +223,8 @@ class Counts:
             steps -= np.maximum(0, episodes - self.resets)
         lines = {worker.index: worker.line for worker in pool.workers if worker.line is not None}
         busy = {index: min(1.0, line.words[BUSY_NS] * 1e-9 / elapsed) for index, line in lines.items()}
-        return VectorStats(steps, episodes, np.array(pool.restarts, np.int64), busy, elapsed)
+        found = verdict(self._measured.figures(int(steps.sum()), self._fixed))
+        return VectorStats(steps, episodes, np.array(pool.restarts, np.int64), busy, elapsed, found, self._chosen)
 
 
 class Claim:

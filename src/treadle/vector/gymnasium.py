@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic, perf_counter_ns
 from typing import Any
 
 import gymnasium as gym
@@ -22,6 +23,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 from treadle.checks import check_whole
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.lockstep.lockstep import Lockstep
+from treadle.lockstep.measured import AWAY, CALLS, DUE, LEFT, Measured
 from treadle.pool.pool import Pool
 from treadle.program.base import OnEnd
 from treadle.program.gym_env import of_coroutines
@@ -33,9 +35,8 @@ from treadle.vector.infos import BatchForm, Five, InfoStyle
 from treadle.vector.orders import Options, Orders, Seeds, chosen_slots, orders_of_all, orders_of_some
 from treadle.vector.partial import PartialBatches, Partly
 from treadle.vector.rollout import Act, Rollout, RolloutMaker
-from treadle.vector.shares import Why, choose_shares, matters, measure, policy_threads, tell, worth_using
+from treadle.vector.shares import shares_of
 from treadle.vector.spaces import ObservationMode, VectorSpaces, check_mode, vector_spaces
-from treadle.wire import bell
 from treadle.worker.backends import default_backend
 from treadle.worker.options import PoolOptions, WorkerOptions, check_names, chosen
 
@@ -105,7 +106,8 @@ class VectorEnv(SlotCalls):
         on_end = OnEnd(self.autoreset_mode.value)
         slots = slots_of(envs, num_envs, on_end, env_kwargs=env_kwargs, wrappers=wrappers)
         guarded = pool.step_timeout is not None or on_failure is not None or pool.wears
-        shares = _shares(slots, pool, workers, inline, guarded)
+        shares, chosen_why = shares_of(slots, pool, workers, inline, guarded)
+        began = monotonic()
         engine, lockstep, spaces = _start(slots, shares, pool, observation_mode)
         self.single_observation_space = spaces.single_observation_space
         self.observation_space = spaces.observation_space
@@ -117,7 +119,10 @@ class VectorEnv(SlotCalls):
         n = engine.n
         form = BatchForm(style, n, bool(lockstep.observations.loose), on_failure not in (None, "raise"))
         turns = Turns(engine, lockstep, type(self).__name__)
-        super().__init__(Core(engine, lockstep, turns, form, Counts(n), self.autoreset_mode, self.single_action_space))
+        measured = Measured(lockstep, began)
+        counts = Counts(n, measured, workers != "auto", chosen_why)
+        mode, space = self.autoreset_mode, self.single_action_space
+        super().__init__(Core(engine, lockstep, turns, form, counts, measured, mode, space))
         self._mender = Mender(self._core)
         self._partial: PartialBatches | None = None
         self._rollouts: RolloutMaker | None = None
@@ -128,7 +133,8 @@ class VectorEnv(SlotCalls):
     # -- step --------------------------------------------------------------------------------------------------------
 
     def _bind(self) -> Callable[[Any], Five]:
-        advance, form, counts = self._lockstep.step, self._core.form, self._core.counts
+        advance, form, measured = self._lockstep.step, self._core.form, self._core.measured
+        marks, look, clock = measured.marks, measured.look, perf_counter_ns
         turns, mender = self._turns, self._mender
         loose, in_list = bool(self._lockstep.observations.loose), form.empty is not dict
 
@@ -139,9 +145,10 @@ class VectorEnv(SlotCalls):
             if before is not None:
                 turns.check()
             turns.owner = A_STEP
+            marks[AWAY] += clock() - marks[LEFT]
             try:
                 try:
-                    batch = advance(actions)
+                    batch = advance(actions) if marks[CALLS] < marks[DUE] else look(advance, actions)
                 except BadAction:
                     mended = mender.mend(actions)
                     if mended is None:
@@ -154,10 +161,13 @@ class VectorEnv(SlotCalls):
                 raise
             finally:
                 turns.owner = before
-            counts.calls += 1
+            marks[CALLS] += 1
             observations, rewards, terminated, truncated, infos, finals, news = batch
             if infos or finals or loose or in_list or news:
-                return form.five(batch)
+                five = form.five(batch)
+                marks[LEFT] = clock()
+                return five
+            marks[LEFT] = clock()
             return observations, rewards, terminated, truncated, {}
 
         return step
@@ -185,8 +195,13 @@ class VectorEnv(SlotCalls):
     def step_async(self, actions: Any) -> None:
         """Begin a step; `step_wait` returns its result. Raises AlreadyPending, BadAction, ClosedVector."""
         self._turns.check_free("step_async")
+        measured = self._core.measured
+        measured.enter()
+        if measured.marks[CALLS] >= measured.marks[DUE]:
+            measured.before()
         self._mender.given(self._lockstep.post_step, actions)
         self._turns.state = AsyncState.WAITING_STEP
+        measured.leave()
 
     @one_at_a_time
     def step_wait(self, timeout: float | None = None) -> Five:
@@ -194,8 +209,12 @@ class VectorEnv(SlotCalls):
 
         Raises WaitTimeout (the step is still pending then), NothingPending, and what `step` raises.
         """
+        measured = self._core.measured
+        measured.enter()
         found = self._waited(AsyncState.WAITING_STEP, timeout)
-        self._core.counts.calls += 1
+        measured.after()
+        measured.marks[CALLS] += 1
+        measured.leave()
         return found
 
     # -- reset -------------------------------------------------------------------------------------------------------
@@ -225,7 +244,10 @@ class VectorEnv(SlotCalls):
     @one_at_a_time
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, Any]:
         """The result of `reset_async`; as `step_wait`."""
-        return _reset_parts(self._waited(AsyncState.WAITING_RESET, timeout))
+        began = self._core.measured.enter()
+        found = _reset_parts(self._waited(AsyncState.WAITING_RESET, timeout))
+        self._core.measured.leave(began)
+        return found
 
     @one_at_a_time
     def reset_at(
@@ -247,12 +269,15 @@ class VectorEnv(SlotCalls):
         return orders
 
     def _reset(self, orders: Orders) -> tuple[Any, Any]:
-        form = self._core.form
+        form, measured = self._core.form, self._core.measured
+        began = measured.enter()
         try:
-            return _reset_parts(form.five(self._lockstep.reset(*self._ordered(orders))))
+            found = _reset_parts(form.five(self._lockstep.reset(*self._ordered(orders))))
         except WorkerError as error:
             form.keep_partial(error)
             raise
+        measured.leave(began)
+        return found
 
     # -- several steps, or some slots ----------------------------------------------------------------------------------
 
@@ -307,8 +332,10 @@ class VectorEnv(SlotCalls):
         Raises BadAction, and UsageError for slots that are in flight, not yet received, or in need of a reset; then
         nothing was sent.
         """
+        self._core.measured.enter()
         self._opened("send").send(actions, env_id)
         self._settle_turn()
+        self._core.measured.leave()
 
     @one_at_a_time
     def recv(self, *, min: int | None = None, max: int | None = None, timeout: float | None = None) -> Five:
@@ -329,10 +356,12 @@ class VectorEnv(SlotCalls):
             NothingPending, WaitTimeout (nothing is lost), and, once for each slot that failed, its error.
         """
         partial = self._opened("recv")
+        self._core.measured.enter()
         try:
             return partial.recv(min, max, timeout)
         finally:
             self._settle_turn()
+            self._core.measured.leave()
 
     @property
     def batch_size(self) -> int:
@@ -378,6 +407,8 @@ class VectorEnv(SlotCalls):
         A call that is still pending is dropped, with a warning.
         """
         turns = self._turns
+        if not self._pool.closed and self._core.counts.begun and log.isEnabledFor(logging.INFO):
+            log.info("%s", self._core.counts.stats(self._pool, self._lockstep, False).verdict)
         if turns.state is not IDLE and not turns.overdue and not self._pool.closed:
             text = f"Calling `close` while waiting for a pending call to `{turns.state.value}` to complete."
             warnings.warn(text, UserWarning, stacklevel=3)
@@ -423,24 +454,6 @@ def _mode(mode: AutoresetMode | str | None, style: InfoStyle) -> AutoresetMode:
     if style is InfoStyle.LEGACY and mode is not AutoresetMode.SAME_STEP:
         raise UsageError("infos='legacy' tells of final observations, which only autoreset_mode=SAME_STEP has")
     return mode
-
-
-def _shares(
-    slots: Sequence[partial[EnvSlot]], pool: PoolOptions, workers: int | str | None, inline: int | str, guarded: bool
-) -> tuple[int | None, int]:
-    """(workers, inline), measured where that matters, and told. `guarded`: see `choose_shares`."""
-    n, cores = len(slots), bell.cores()
-    choose = partial(choose_shares, n, pool.backend, workers, inline, guarded=guarded, cores=cores)
-    if matters(n, pool.backend, workers, inline, cores, guarded):
-        found, threads = measure(slots[0], n, pool), policy_threads()
-        using, why = worth_using(n, cores, found, threads)
-        shares = choose(waits=why is Why.WAIT, using=using)
-        tell(found, n, *shares, why, threads)
-        return shares
-    shares = choose(waits=pool.backend == "thread")  # whoever asks for threads has environments that wait
-    if own := shares[1]:
-        log.info("slots 0 to %d of %d are stepped in the caller's own process (inline=%d)", own - 1, n, own)
-    return shares
 
 
 def _start(

@@ -30,9 +30,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import partial
 from statistics import median
 from time import perf_counter, process_time, sleep
 from typing import Any
@@ -43,6 +44,7 @@ from treadle.pool.events import Done, Event, Lost
 from treadle.pool.pool import Pool
 from treadle.pool.processor import times_of, times_of_thread
 from treadle.program.base import Program
+from treadle.wire import bell
 from treadle.worker.options import MOST_WORKERS, PoolOptions
 
 log = logging.getLogger("treadle")
@@ -178,6 +180,27 @@ def choose_shares(
             most = n if backend == "thread" else MOST_WORKERS
         workers = max(1, min(n - inline, most))
     return (int(workers) if workers is not None else None), inline
+
+
+def shares_of(
+    slots: Sequence[Callable[[], Program]],
+    pool: PoolOptions,
+    workers: int | str | None,
+    inline: int | str,
+    guarded: bool,
+) -> tuple[tuple[int | None, int], str]:
+    """(workers, inline), measured where that matters, and why, which is told. `guarded`: see `choose_shares`."""
+    n, cores = len(slots), bell.cores()
+    choose = partial(choose_shares, n, pool.backend, workers, inline, guarded=guarded, cores=cores)
+    if matters(n, pool.backend, workers, inline, cores, guarded):
+        found, threads = measure(slots[0], n, pool), policy_threads()
+        using, why = worth_using(n, cores, found, threads)
+        shares = choose(waits=why is Why.WAIT, using=using)
+        return shares, tell(found, n, *shares, why, threads)
+    shares = choose(waits=pool.backend == "thread")  # whoever asks for threads has environments that wait
+    if own := shares[1]:
+        log.info("slots 0 to %d of %d are stepped in the caller's own process (inline=%d)", own - 1, n, own)
+    return shares, ""
 
 
 # -- what is measured -------------------------------------------------------------------------------------------------
@@ -340,8 +363,8 @@ def policy_threads() -> int:
     return 1 if any(map(os.path.exists, GRAPHICS)) else max(1, int(threads()))
 
 
-def tell(found: Measured | None, n: int, workers: int | None, inline: int, why: Why, threads: int) -> None:
-    """Say through the logger (INFO) what was measured, and what follows from it."""
+def tell(found: Measured | None, n: int, workers: int | None, inline: int, why: Why, threads: int) -> str:
+    """Say through the logger (INFO) what was measured, and what follows from it; returns the text."""
     if found is None:
         what = "how environments spend a step could not be measured, so they count as computing"
     else:
@@ -355,13 +378,10 @@ def tell(found: Measured | None, n: int, workers: int | None, inline: int, why: 
         elif why is Why.THREADS:
             what += f", and torch has {threads} threads (torch.set_num_threads), which keep cores from workers"
     if inline == n:
-        log.info(
-            "workers='auto': %s. All %d slots are the caller's, without workers: what crashes there takes your program "
-            "with it (workers=1 or more: processes)",
-            what,
-            n,
-        )
-        return
-    log.info(
-        "workers='auto': %s. Of %d slots %d are the caller's; workers for the others: %s", what, n, inline, workers
-    )
+        which = f"All {n} slots are the caller's, without workers: what crashes there takes your program with it "
+        which += "(workers=1 or more: processes)"
+    else:
+        which = f"Of {n} slots {inline} are the caller's; workers for the others: {workers}"
+    text = f"workers='auto': {what}. {which}"
+    log.info("%s", text)
+    return text

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from functools import partial
 from numbers import Real
+from time import perf_counter_ns
 from typing import Any
 
 from treadle.coroutines import GivenUp
@@ -23,8 +24,16 @@ from treadle.wire.copies import checked_info, copied, portable, snapshot
 from treadle.wire.info_rows import FinalRows, InfoPacker, InfoRows
 from treadle.wire.messages import Extras, Op, Raised, Reply, Request, shown, unsendable, without_failing
 
+EVERY, COSTS = 61, 400_000  # one request of so many is timed; more, where a slot takes so many ns, or part of them
+
 
 class Server:
+    """Attributes:
+    ended: did a slot's episode end in the latest step?
+    due: the number of the next request whose steps are timed, slot by slot.
+    took: ns of the latest one.
+    """
+
     def __init__(self, slots: tuple[int, ...], programs: list[Any], *, in_caller: bool = False, local: bool = False):
         """`in_caller`: see `caught`. `local`: replies are not pickled on their way, so they are made snapshots here."""
         self.slots, self.programs = slots, programs
@@ -42,7 +51,7 @@ class Server:
         self._phase = "step"
         self._rows: Rows | None = None
         self._view: Any = None  # the block that the current request writes
-        self.ended = False  # did a slot's episode end in the latest step?
+        self.ended, self.due, self.took = False, 0, 0
 
     def attach(self, rows: Rows) -> None:
         """Step into these rows. The count of steps and episodes is kept there from now on, for the caller to read."""
@@ -107,6 +116,8 @@ class Server:
                 view.terminated[i] = view.truncated[i] = False
                 view.valid[i] = True
             todo = iter([(i, steps[i], actions[i], writes[i]) for i in indices])
+        if id >= self.due:
+            todo = self._timing(todo, id)
         self.ended = False
         rewards, done = view.rewards, rows.done  # type: ignore[union-attr]
         infos: dict[int, Any] = {}
@@ -140,6 +151,26 @@ class Server:
         if infos or loose or finals or raised:
             return self.told(infos, loose, finals, raised, actions)
         return None
+
+    def _timing(self, todo: Iterator[Any], id: int) -> Iterator[Any]:
+        """The same slots; what is done between one and the next is timed. A step's reset counts by itself."""
+        rows: Any = self._rows
+        began = last = perf_counter_ns()
+        for i, step, action, write in todo:
+            before = rows.resetting[i]
+            yield i, step, action, partial(self._write, i, write)
+            now = perf_counter_ns()
+            rows.stepped[i] += now - last - (rows.resetting[i] - before)
+            rows.timed[i] += 1
+            last = now
+        self.took = last - began
+        self.due = id + max(1, min(EVERY, COSTS * len(self.slots) // max(1, self.took)))  # a half per cent at most
+
+    def _write(self, i: int, write: Any, observation: Any) -> Any:
+        began = perf_counter_ns()
+        untold = write(observation)
+        self._rows.moved[i] += perf_counter_ns() - began  # type: ignore[union-attr]
+        return untold
 
     def _unmapped(self, id: int, error: OSError, chosen: list[int] | None) -> Extras:
         """A block that cannot be written: nobody is stepped."""
@@ -180,7 +211,9 @@ class Server:
                     checked_info(info)
                     raise unsendable(info, "final_info", self._catch) or error from None
         self._phase = "reset"
+        began = perf_counter_ns()
         record = program.ended(observation, reward, terminated, truncated, info)
+        self._rows.resetting[i] += perf_counter_ns() - began  # type: ignore[union-attr]
         self._phase = "step"
         if record.final_info is not None:
             if record.final_info or untold is not None:  # the row itself is in the arena: most ends need no words
@@ -194,7 +227,9 @@ class Server:
         """Stands in for a slot's step when that step is to begin the next episode (NEXT_STEP)."""
         self._phase = "reset"
         program = self.programs[i]
+        began = perf_counter_ns()
         observation, info = program.begin()
+        self._rows.resetting[i] += perf_counter_ns() - began  # type: ignore[union-attr]
         self._phase = "step"
         self._steps[i] = program.step
         self._new_episode(i, self._seed[i])
@@ -211,7 +246,9 @@ class Server:
             i = slot - self.slots[0]
             try:
                 self._new_episode(i, seed)
+                began = perf_counter_ns()
                 observation, info = self.programs[i].begin(seed, options)
+                rows.resetting[i] += perf_counter_ns() - began  # type: ignore[union-attr]
                 self._steps[i] = self.programs[i].step
                 without_shape = view.writes[i](observation)
                 view.rewards[i] = 0.0
