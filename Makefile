@@ -14,7 +14,7 @@ ARGS ?=
 # Half of a test's time is the start of an interpreter, so two at a time take three fifths of the time.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: help setup setup-heavy demo quick test test-all test-foreign test-pythons bench format docs docs-serve release clean clean-all
+.PHONY: help setup setup-heavy demo smoke quick test test-all test-foreign test-pythons bench format docs docs-serve release clean clean-all
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,15 @@ DEMO := treadle collect ALE/Pong-v5 --episodes 8 --seed 0 --workers auto --out d
 demo: setup ## collect eight episodes of Pong into a Minari dataset
 	@echo '$(DEMO)'
 	@$(BIN)/$(DEMO)
+
+# of each part the files that are done soonest
+SMOKE := tests/worker/test_life.py tests/lockstep/test_slots.py tests/stream tests/pool/test_backends.py \
+	tests/pool/test_adding_a_face.py tests/vector/test_vector_env.py tests/sample/test_schedule.py \
+	tests/sample/test_batching.py tests/plan/test_rollouts.py tests/tasks/test_tasks.py tests/test_trees.py \
+	tests/sample/test_episode.py
+
+smoke: setup ## a few tests of each part, in less than 30 seconds
+	$(BIN)/python -m pytest -q $(SMOKE) $(ARGS)
 
 quick: setup ## pytest alone, without lint and types: make quick ARGS='tests/pool -k arena'
 	$(BIN)/python -m pytest $(ARGS)

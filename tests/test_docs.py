@@ -14,7 +14,7 @@ from conftest import require
 from run_page import CODE, Block, Different, Page, blocks_of, masked, sessions
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = {page: blocks_of(page.read_text(encoding="utf-8")) for page in PAGES}
 MOST_FRAGMENTS = 20
 HEAVY = {  # page -> what it imports
@@ -77,7 +77,7 @@ def test_the_python_of_the_readme_runs_where_there_are_no_fork_servers(tmp_path:
 def test_every_fence_says_what_it_holds(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text.count("\n```") + text.startswith("```") == 2 * len(BLOCKS[page])
-    assert {block.language for block in BLOCKS[page]} <= {*CODE, "text", "mermaid"}
+    assert {block.language for block in BLOCKS[page]} <= {*CODE, "text", "diff"}
     marks = [block.mark for block in BLOCKS[page] if block.mark]
     assert text.count("<!-- test: ") == len(marks), "a mark stands on the line above a fence"
     assert all(re.fullmatch(r"prints|resembles|file=\S+|fragment: .+", mark) for mark in marks), marks

@@ -21,6 +21,7 @@ import treadle
 from conftest import SHM, Snapshot, require, residue, settle
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+import draw_house
 import weight
 
 ROOT = Path(__file__).parent.parent
@@ -186,12 +187,17 @@ def test_the_map_for_contributors_is_of_this_house() -> None:
     guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = set(re.findall(r"`src/treadle/(\w+)`", guide))
     assert rows == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    sentence = guide.partition("Imports only point down: ")[2].partition(". ")[0]
-    said = [frozenset(re.findall(r"`(\w+)`", row)) for row in re.split(r",\s(?:and\s)?(?:then|last)\s", sentence)]
-    assert said == [*LAYERS[1:]]
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Rooms")[2]
-    drawn = page.partition("```text\n")[2].partition("```")[0].splitlines()
-    assert [frozenset(row.partition("  ")[0].split()) for row in drawn] == [*LAYERS[1:]]
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert [frozenset(rooms) for rooms, _ in draw_house.rows_of(page)] == [*LAYERS[1:]]
+
+
+def test_the_picture_of_the_house_is_that_of_its_imports() -> None:
+    picture = (ROOT / "docs" / "house.svg").read_text(encoding="utf-8")
+    assert picture == draw_house.house(), "run scripts/draw_house.py"
+
+
+def test_a_picture_has_an_arrow_where_no_other_import_implies_it() -> None:
+    assert draw_house.direct({"a": {"b", "c"}, "b": {"c"}}) == {"a": {"b"}, "b": {"c"}}
 
 
 def test_the_page_about_the_house_is_short_and_names_files_that_there_are() -> None:

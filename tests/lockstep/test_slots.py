@@ -1,5 +1,6 @@
 """The table of a slot's life: no process in sight."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from hypothesis import strategies as st
 from tables import diagram
 from treadle.lockstep.slots import TABLE, Seen, Slot, SlotLife, Way
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+import draw_life
+
 DOCS = Path(__file__).parent.parent.parent / "docs" / "life.md"
 OUT_OF_USE = {Slot.LAST, Slot.VOID, Slot.GONE}
 
@@ -16,6 +20,8 @@ OUT_OF_USE = {Slot.LAST, Slot.VOID, Slot.GONE}
 def test_the_documented_table_is_the_table() -> None:
     table = diagram(Slot, TABLE)
     assert table in DOCS.read_text(encoding="utf-8"), "put what `diagram` returns into docs/life.md"
+    picture = DOCS.with_name("slot-life.svg").read_text(encoding="utf-8")
+    assert picture == draw_life.slot_life(), "run scripts/draw_life.py"
 
 
 @given(st.lists(st.sampled_from(Way), min_size=1, max_size=6), st.data())

@@ -1,5 +1,6 @@
 """The table of a worker's life: no process in sight."""
 
+import sys
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,17 @@ from treadle.wire.messages import Op, Reply, Request, WorkerSpec
 from treadle.worker.life import ALIVE, TABLE, Event, State, after
 from treadle.worker.worker import SerialWorker, Worker
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+import draw_life
+
 DOCS = Path(__file__).parent.parent.parent / "docs" / "life.md"
 
 
 def test_the_documented_table_is_the_table() -> None:
     table = diagram(State, TABLE)
     assert table in DOCS.read_text(encoding="utf-8"), "put what `diagram` returns into docs/life.md"
+    picture = DOCS.with_name("worker-life.svg").read_text(encoding="utf-8")
+    assert picture == draw_life.worker_life(), "run scripts/draw_life.py"
 
 
 def test_what_the_table_does_not_have_is_an_error() -> None:
