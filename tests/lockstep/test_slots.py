@@ -50,7 +50,7 @@ def test_every_slot_is_brought_back_by_a_reset_or_was_dropped(way: Way, events: 
         if (life.state(0), event) in TABLE:
             life.see(event, [0])
     if life.state(0) in OUT_OF_USE:
-        life.see(Seen.TOLD, [0])
+        life.see(Seen.SHOWN, [0])
         assert life.state(0) is Slot.GONE
         assert Seen.DROPPED in events
     else:
@@ -71,9 +71,9 @@ def test_every_state_can_be_reached_but_waiting_where_nobody_waits(way: Way) -> 
 
 @given(st.sampled_from(Slot), st.sampled_from(Way))
 def test_a_cut_is_told_once(state: Slot, way: Way) -> None:
-    told = TABLE[state, Seen.TOLD][way]
+    told = TABLE[state, Seen.SHOWN][way]
     assert told not in (Slot.CUT, Slot.LAST, Slot.VOID)
-    assert TABLE[told, Seen.TOLD][way] is told
+    assert TABLE[told, Seen.SHOWN][way] is told
 
 
 def test_nobody_comes_back_who_was_dropped() -> None:

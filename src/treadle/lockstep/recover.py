@@ -419,7 +419,7 @@ class Recovery:
         life, raised = self._life, {slot for each in joint.extras for slot in each.raised}
         if joint.op is Op.STEP and ended is not None:
             self.missed[list(joint.cut.union(joint.void, life.of(Slot.GONE, among=joint.slots)))] += 1
-        life.see(Seen.TOLD, joint.cut | joint.void)
+        life.see(Seen.SHOWN, joint.cut | joint.void)
         self._fresh -= set(joint.begins) - raised
         life.see(Seen.BEGUN, life.of(Slot.NEW, among=joint.begins))
         if joint.op is Op.STEP and ended is not None:

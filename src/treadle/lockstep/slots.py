@@ -1,15 +1,15 @@
 """A slot's life as a table: state -> event -> state. Pure; of lockstep and of partial batches.
 
     OVER, NEW --begun--> RUNNING --ended--> OVER (or RUNNING, where a slot moves on within the step)
-    RUNNING --died--> CUT --told--> NEW, or WAITS where only a reset begins an episode
+    RUNNING --died--> CUT --shown--> NEW, or WAITS where only a reset begins an episode
     any that is not out of use --asked--> NEW | --unseen--> STALE
-    any that is not out of use --dropped--> LAST (an episode was cut) or VOID (none was) --told--> GONE
+    any that is not out of use --dropped--> LAST (an episode was cut) or VOID (none was) --shown--> GONE
 
-A worker's death takes the environments of its slots along (`recover.py`). What stands out for a slot then is its state:
-the caller has yet to be told of a cut, an episode has yet to begin in a fresh environment, or a reset is needed. Where
-the event means something else from way to way, the table has a state for each `Way` of going on after an episode.
+A worker's death takes the environments of its slots along (`recover.py`). The slot's state says what is still to come:
+a row that shows the cut, an episode in a fresh environment, or a reset. Where an event leads elsewhere from way to way,
+the table has a state for each `Way` of going on after an episode.
 
-Most steps end no episode and are noted by nobody, so OVER is right for one request only: see `SlotLife.catch_up`.
+Most steps end no episode and are not noted, so OVER is right for one request only: see `SlotLife.catch_up`.
 A pair that is not in the table is a bug in its caller, and raises.
 """
 
@@ -22,13 +22,13 @@ from enum import Enum, IntEnum
 class Slot(IntEnum):
     RUNNING = 0
     OVER = 1  # its episode has ended, and the next one has not begun
-    CUT = 2  # its worker died in an episode, and nobody was told
+    CUT = 2  # its worker died in an episode, and no row has shown that
     NEW = 3  # an episode is about to begin: it was asked for, or the next step begins it
-    WAITS = 4  # its episode was cut, which was told: it waits for a reset
+    WAITS = 4  # its episode was cut, a row has shown that, and it waits for a reset
     STALE = 5  # it may have moved in a request whose result nobody saw: it must be reset
-    LAST = 6  # dropped in an episode, and nobody was told
-    VOID = 7  # dropped between two episodes, and nobody was told
-    GONE = 8  # dropped, and told so
+    LAST = 6  # dropped in an episode, and no row has shown that
+    VOID = 7  # dropped between two episodes, and no row has shown that
+    GONE = 8  # dropped, and a row has shown that
 
 
 class Seen(Enum):
@@ -38,7 +38,7 @@ class Seen(Enum):
     DIED = "died"  # its worker died, and another one takes its place
     DROPPED = "dropped"  # its worker died, and none does
     UNSEEN = "unseen"  # a request about it raised, was late or was interrupted
-    TOLD = "told"  # the caller has a row of it
+    SHOWN = "shown"  # the caller has a row of it
 
 
 class Way(IntEnum):
@@ -58,15 +58,15 @@ TABLE: dict[tuple[Slot, Seen], tuple[Slot, Slot, Slot]] = {  # a state for each 
     **{(s, _E.UNSEEN): (_S.STALE,) * 3 for s in _IN_USE},
     **{(s, _E.DROPPED): (_S.LAST if s in (_S.RUNNING, _S.CUT) else _S.VOID,) * 3 for s in _IN_USE},
     **{(s, _E.DIED): (s,) * 3 for s in (_S.CUT, _S.NEW, _S.WAITS, _S.STALE)},
-    **{(s, _E.TOLD): (s,) * 3 for s in (_S.RUNNING, _S.OVER, _S.NEW, _S.WAITS, _S.STALE, _S.GONE)},
+    **{(s, _E.SHOWN): (s,) * 3 for s in (_S.RUNNING, _S.OVER, _S.NEW, _S.WAITS, _S.STALE, _S.GONE)},
     (_S.OVER, _E.BEGUN): (_S.RUNNING,) * 3,
     (_S.NEW, _E.BEGUN): (_S.RUNNING,) * 3,
     (_S.RUNNING, _E.ENDED): (_S.RUNNING, _S.OVER, _S.OVER),
     (_S.RUNNING, _E.DIED): (_S.CUT,) * 3,
     (_S.OVER, _E.DIED): _WAYS,
-    (_S.CUT, _E.TOLD): _WAYS,
-    (_S.LAST, _E.TOLD): (_S.GONE,) * 3,
-    (_S.VOID, _E.TOLD): (_S.GONE,) * 3,
+    (_S.CUT, _E.SHOWN): _WAYS,
+    (_S.LAST, _E.SHOWN): (_S.GONE,) * 3,
+    (_S.VOID, _E.SHOWN): (_S.GONE,) * 3,
 }
 _NEVER = 255
 _AFTER = {  # [3 * state + way]
@@ -83,7 +83,7 @@ class SlotLife:
     Attributes:
         states: of each slot; a byte, of `Slot`.
         at: the request up to which OVER is right.
-        plain: is every slot RUNNING or OVER, so that all can simply be stepped?
+        plain: whether every slot is RUNNING or OVER, so that all can simply be stepped.
     """
 
     def __init__(self, ways: Sequence[Way]) -> None:
@@ -91,7 +91,7 @@ class SlotLife:
         self.at, self.plain = 0, True
 
     def see(self, event: Seen, slots: Iterable[int]) -> None:
-        """Something has happened to these slots. Raises RuntimeError for what can never happen; then none has moved."""
+        """Move these slots by an event. Raises RuntimeError for what can never happen; then none has moved."""
         states, ways, after = self.states, self._ways, _AFTER[event]
         then = [(slot, after[3 * states[slot] + ways[slot]]) for slot in slots]
         for slot, state in then:
@@ -124,38 +124,38 @@ class SlotLife:
         return sorted(found)
 
     def unseen(self, slots: Iterable[int]) -> None:
-        """These slots, where they are in use, may have moved without anybody seeing it."""
+        """These slots, where they are in use, may have moved in a request whose result is lost."""
         self.see(Seen.UNSEEN, self.of(*_IN_USE, among=slots))
 
     def placed(self, slots: Iterable[int]) -> None:
-        """These slots were put into states from elsewhere: what stood out for them does no more."""
+        """Begin an episode in these slots, which were put into states from elsewhere."""
         chosen = self.of(Slot.CUT, Slot.NEW, Slot.WAITS, Slot.STALE, among=slots)
         self.see(Seen.ASKED, chosen)
         self.see(Seen.BEGUN, chosen)
 
     @property
     def stale(self) -> set[int]:
-        """Slots that moved on in a request that failed, without anybody seeing it: only a reset brings them back."""
+        """Slots that moved on in a request that failed: only a reset brings them back."""
         return set(self.of(Slot.STALE))
 
     @property
     def nothing(self) -> set[int]:
-        """Slots whose rows in the partial batch of an error are nothing: those, and the dropped ones until told so."""
+        """Slots without a row in the partial batch of an error: stale ones, and dropped ones until a row shows it."""
         return set(self.of(Slot.STALE, Slot.LAST, Slot.VOID))
 
     @property
     def gone(self) -> frozenset[int]:
-        """Slots that were dropped, and told so."""
+        """Slots that were dropped, where a row has shown it."""
         return frozenset() if self.plain else frozenset(self.of(Slot.GONE))
 
     def moves_on(self, slot: int) -> bool:
-        """Does it move on within the step that ends its episode?"""
+        """Return True if it moves on within the step that ends its episode."""
         return self._ways[slot] == Way.SAME
 
     def begins_next(self, slot: int) -> bool:
-        """Does the step after an end begin its next episode?"""
+        """Return True if the step after an end begins its next episode."""
         return self._ways[slot] == Way.NEXT
 
     def begins(self, slot: int) -> bool:
-        """Is an episode to begin in the step that tells what stands out for it?"""
+        """Return True if the step that shows its row begins an episode."""
         return self.state(slot) is Slot.NEW or self.moves_on(slot)
