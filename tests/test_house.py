@@ -221,7 +221,7 @@ def test_the_page_about_the_house_is_short_and_names_files_that_there_are() -> N
         ("treadle.sample.schedule", "from treadle.vector import sampled"),
         ("treadle.sample.schedule", "import importlib\nimportlib.import_module('treadle.plan')"),
         ("treadle.sample.schedule", "from treadle.samplers import steps"),
-        ("treadle.play.recipe", "from treadle.sample.asking import CallerPolicy"),
+        ("treadle.play.recipe", "from treadle.sample.rows import Rows"),
         ("treadle.vector.sb3", "from treadle.worker import process"),
         ("treadle.vector.sb3", "from treadle.nodes.worker import NodeWorker"),
         ("treadle.sample.nodes", "def f():\n    from treadle.worker.thread import ThreadWorker"),

@@ -157,6 +157,35 @@ class OwnGlobals:
                 self.state = GlobalState()
 
 
+LOOKS = 4  # steps of each episode in which is looked whether it draws from global generators
+
+
+class Turns:
+    """The global generators of one of several environments that a process steps. If the first steps of an episode draw
+    from them, each of its steps gets the episode's own.
+
+    Attributes:
+        own: its generators; None: it draws from none, or has no episode.
+    """
+
+    own: OwnGlobals | None = None
+
+    def __init__(self) -> None:
+        self._draws = False
+
+    def begin(self) -> None:
+        """Its episode has been reset; the process's generators are where that has left them."""
+        self._first = GlobalState()
+        self.own = OwnGlobals(self._first)
+
+    def look(self, steps: int) -> None:
+        """So many steps of its episode are made."""
+        if self.own is not None and not self._draws and steps >= LOOKS:
+            assert self.own.state is not None
+            self._draws = not self.own.state.same(self._first)
+            self.own = self.own if self._draws else None  # a turn takes longer than a small environment's step
+
+
 @contextmanager
 def keep_globals() -> Iterator[None]:
     """Restores the generators that `seed_globals` seeds when the block ends, whether or not it raised."""

@@ -5,7 +5,7 @@ import pytest
 
 from treadle.errors import BadAction, UsageError
 from treadle.play.recipe import Asking
-from treadle.sample.asking import CallerPolicy
+from treadle.program.asking import CallerPolicy
 from treadle.sample.inference import asked_in_caller
 
 

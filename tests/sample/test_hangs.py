@@ -68,13 +68,15 @@ def same(a: list[Episode], b: list[Episode]) -> bool:
     return all(x.observations.tobytes() == y.observations.tobytes() for x, y in zip(a, b, strict=True))
 
 
+@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("in_reset", [False, True])
 def test_a_worker_that_hangs_is_replaced_and_nothing_changes(
-    in_reset: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    in_reset: bool, rows: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     once = tmp_path / "once"
     with caplog.at_level(logging.WARNING, "treadle"):
-        found = list(collect(lambda: Walk(once, 3600.0, in_reset), episodes=30, workers=2, step_timeout=0.5))
+        how: Any = {"num_envs": 2 * rows, "workers": 2, "step_timeout": 0.5}
+        found = list(collect(lambda: Walk(once, 3600.0, in_reset), episodes=30, **how))
     (line,) = [record.getMessage() for record in caplog.records]
     assert "is replaced: no step came to its end for 0." in line
     doing = "its reset" if in_reset else r"step \d+"

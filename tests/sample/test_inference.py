@@ -102,6 +102,8 @@ def made(env: Any, policy: Any, *, episodes: int = 40, inference: Any = "caller"
         {"num_envs": 4, "worker_options": treadle.WorkerOptions(backend="thread"), "workers": 2},
         {"num_envs": 4, "worker_options": treadle.WorkerOptions(backend="serial")},
         {"workers": 2},
+        {"workers": 2, "inference": asked(where="worker", pad_to=3)},
+        {"inference": asked(where="worker", pad_to=3), "worker_options": treadle.WorkerOptions(backend="serial")},
     ],
     ids=str,
 )
@@ -127,6 +129,7 @@ def test_a_state_stays_with_its_episode_whatever_the_batches() -> None:
     one = made(Walk, Remembering(), num_envs=1, workers=1)
     assert made(Walk, Remembering(), num_envs=8, workers=2) == one
     assert made(Walk, Remembering(), num_envs=6, workers=2, inference=asked(pad_to=8, batch_size=6)) == one
+    assert made(Walk, Remembering(), workers=2, inference=asked(where="worker", pad_to=4)) == one
 
 
 class Planning:
@@ -176,6 +179,9 @@ def test_infos_of_the_policy_are_recorded_as_from_workers() -> None:
 def test_an_environment_that_draws_from_the_global_generator_makes_the_same() -> None:
     alone = made(Draws, Plain(), inference="worker", workers=1)
     assert made(Draws, Plain(), num_envs=8, workers=2) == alone
+    for backend in ("process", "serial"):
+        one = treadle.WorkerOptions(backend=backend)
+        assert made(Draws, Plain(), inference=asked(where="worker", pad_to=3), worker_options=one) == alone
 
 
 class Talk(gym.Env):
@@ -245,7 +251,8 @@ def test_a_name_is_read_and_not_run(tmp_path: Path) -> None:
         ({"inference": "gpu"}, "'auto', 'worker', 'caller'"),
         ({"inference": "caller", "num_envs": 0}, "num_envs"),
         ({"inference": asked(batch_size=9), "num_envs": 8}, "more than the 8 environments"),
-        ({"inference": asked(where="worker", pad_to=8)}, "pad_to is for a policy that is asked in the caller"),
+        ({"inference": asked(where="worker", max_wait=1.0)}, "max_wait is for a policy that is asked in the caller"),
+        ({"inference": asked(where="worker", pad_to=8), "num_envs": 8}, "give one of them"),
         ({"inference": "worker", "num_envs": 5, "workers": 2}, "no multiple of workers=2"),
         ({"inference": "caller", "envs_per_worker": 2}, "num_envs= counts"),
         ({"inference": "caller", "patience": 1.0}, "max_wait"),

@@ -59,6 +59,9 @@ class Control:
     def begins(self) -> None:
         """As above."""
 
+    def plays(self, episode: int, steps: int) -> None:
+        """As above."""
+
     def ends(self) -> None:
         """As above."""
 

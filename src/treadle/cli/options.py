@@ -183,7 +183,8 @@ class PlayCommand(EnvCommand):
         inference: Who asks the policy: each worker for its own environments, this process for all that are ready,
             or (with --nodes) each node; see above.
         num_envs: Environments that are played at a time, by all workers.
-        pad_to: In the caller: ask with exactly K rows, the last of them copies where fewer are ready.
+        pad_to: Ask with exactly K rows, the last of them copies where fewer are ready. In the workers each plays K
+            environments.
         nodes: Play on N nodes of a Ray cluster, with a pool of workers on each; the episodes stay the same. The
             environment variable RAY_ADDRESS says where it is; without it there is one on this machine, for the run.
         quiet: Only warnings and errors.

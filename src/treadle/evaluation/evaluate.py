@@ -35,7 +35,7 @@ from treadle.sample.named import env_of, reference_of
 from treadle.sample.run import EpisodeKeywords, Run, RunKeywords
 from treadle.sample.scores import CONFIDENCE, Evaluation, Score, ScoreRemark, about_of, digest_of, evaluation_of, wilson
 from treadle.sample.skipping import Skipped
-from treadle.worker.options import check_names
+from treadle.worker.options import check_names, chosen
 
 Z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
 
@@ -82,8 +82,8 @@ def evaluate(
             and, where the environment has one, "eval/success_rate".
         progress: as for `collect`.
         run: see `treadle.sample.run.Run`; step_timeout=SECONDS bounds what hangs. A network (of torch or
-            Stable-Baselines3) is asked here about 8 of 16 environments at a time, unless inference says otherwise. Of a
-            suite reset_options are those of each task's episode i, such as the initial states of a benchmark.
+            Stable-Baselines3) is asked about 8 environments at a time, in each worker, unless inference says otherwise.
+            Of a suite reset_options are those of each task's episode i, such as the initial states of a benchmark.
 
     Raises:
         UsageError, StartupFailed: as `collect`.
@@ -138,7 +138,8 @@ class Scored:
             run["reset_options"] = _OfTasks(tuple(tasks), episodes, run.get("reset_options"))
         wanted = episodes * max(1, len(tasks))
         given = run.pop("inference", "auto"), run.pop("num_envs", None)
-        inference, num_envs = many_at_once(policy, *given, run.get("cluster") is not None)
+        backend = chosen(run.get("worker_options")).get("backend", "process")
+        inference, num_envs = many_at_once(policy, *given, run.get("cluster") is not None, backend)
         asked: Any = {**run, "inference": inference, "num_envs": num_envs}
         made = Run.of(evaluate, RunKeywords, env, policy, episodes=wanted, seed=seed, infos=False, **asked)
         keys = SUCCESS_KEYS if success_key is None else (success_key,)

@@ -54,6 +54,7 @@ class EpisodePlayer(Player):
         start: told of the policy's seed when an episode begins.
         shares: where the seconds that resets take are added.
         seeds: are global generators seeded when an episode begins?
+        turns: None, or of an environment that shares its process with others that are played.
     """
 
     def __init__(
@@ -64,13 +65,14 @@ class EpisodePlayer(Player):
         start: Callable[[int], None],
         shares: Shares,
         seeds: bool,
+        turns: seeding.Turns | None = None,
     ) -> None:
         spec = getattr(env, "spec", None)
         limited = spec is not None and spec.max_episode_steps is not None
         super().__init__(env, record, recipe.max_steps or (1 << 62 if limited else LONG))
         self._recipe, self.record = recipe, record
         self._start, self._shares, self._seeds = start, shares, seeds
-        self._begun = 0  # episodes of the present environment
+        self._begun, self._turns = 0, turns  # episodes of the present environment
 
     def begin(self, index: int, root: int, order: RolloutOrder | None = None) -> Any:
         """An episode's first observation; `Lost` where the order lets it be skipped, and it fails in an environment
@@ -105,8 +107,26 @@ class EpisodePlayer(Player):
                 if lost is not None:
                     return lost
         self.play(observation)
+        if self._turns is not None:
+            self._turns.begin()
         self._shares.reset += perf_counter() - start
         return observation
+
+    @property
+    def acts(self) -> Any:
+        """How the episode at hand is given its actions, see `send`."""
+        return self.send if self._turns is None else self._act
+
+    def _act(self, given: Any) -> Any:
+        """As `send`, with the environment's own global generators where it draws from them."""
+        turns = self._turns
+        if turns is None or turns.own is None:
+            return self.send(given)
+        try:
+            with turns.own.turn():
+                return self.send(given)
+        finally:
+            turns.look(self.record.length)
 
     def again(self, error: BaseException, order: RolloutOrder) -> Any:
         """The episode at hand has raised: as `begin` in a new environment. Where it may not be skipped the error is

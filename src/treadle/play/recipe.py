@@ -81,7 +81,8 @@ class Inference:
             256 MiB, else in the workers; how fast it would be never decides it.
         batch_size: in the caller: rows to wait for; None: chosen by what is measured.
         max_wait: in the caller: seconds that a slot waits for others; None: chosen by what is measured.
-        pad_to: in the caller: rows of every batch; short ones are filled. None: they are not.
+        pad_to: rows of every batch; short ones are filled. In the workers each plays so many environments. None: they
+            are as many as are ready, or in the workers as `num_envs` says.
         n_action_steps: in the caller: actions of one answer that are played; None: an answer is one action.
 
     Raises:

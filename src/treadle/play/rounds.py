@@ -34,10 +34,10 @@ from treadle.play.pack import ENOUGH, SMALL, Packer
 from treadle.play.player import EpisodePlayer, placed
 from treadle.play.recipe import Lost, Remark, Results, RolloutOrder, RolloutRecipe, Shares
 from treadle.play.recorder import MEET, EpisodeBuffer
+from treadle.program.actors import build_actor
 from treadle.program.base import Description, Program, StepResult, StreamControl
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
-from treadle.program.policies import build_actor
 from treadle.program.suite import Suite
 from treadle.spaces import Layout, Mismatch
 
@@ -84,7 +84,6 @@ class EpisodeSlot(Program):
 
 
 RESULTS = "results"  # the key of an info under which results travel
-LOOKS = 4  # steps of each episode in which is looked whether it draws from global generators
 
 
 class Stretch:
@@ -107,8 +106,9 @@ class Stretch:
 
 
 class RolloutSlot(EpisodeSlot):
-    def __init__(self, recipe: RolloutRecipe, slot: int, globals: Globals = Globals.SEED) -> None:
+    def __init__(self, recipe: RolloutRecipe, slot: int, globals: Globals = Globals.SEED, shared: bool = False) -> None:
         self._recipe, self._slot = recipe, slot
+        self._shared = (shared or recipe.rows > 1) and globals is not Globals.LEAVE
         self.shares = Shares()
         super().__init__(globals)
         self._playing: list[Any] = [None] * recipe.rows  # how each row's episode is given an action
@@ -133,8 +133,8 @@ class RolloutSlot(EpisodeSlot):
         self._players = []
         for row, env in enumerate(envs):
             record = EpisodeBuffer(self._observations, self._actions, infos=recipe.infos)
-            start = partial(self._actor.start, row)
-            self._players.append(EpisodePlayer(recipe, env, record, start, self.shares, seeds))
+            start, turns = partial(self._actor.start, row), seeding.Turns() if self._shared else None
+            self._players.append(EpisodePlayer(recipe, env, record, start, self.shares, seeds, turns))
         self._latest = self._players[0]  # who has begun an episode last
         self._packer = Packer(self._observations, self._actions, recipe.infos, SMALL if recipe.packs else 0)
 
@@ -174,15 +174,14 @@ class RolloutSlot(EpisodeSlot):
                     time.settle()
                 index, row = todo.popleft(), playing.index(None)
                 player = self._latest = players[row]
-                if alone:
-                    control.resets(index)
+                control.resets(index)
                 begun = player.begin(index, order.root, order)
                 if alone:
                     control.begins()
                 if isinstance(begun, Lost):
                     ready.append((index, 0, begun))
                 else:
-                    now[row], playing[row] = begun, player.send
+                    now[row], playing[row] = begun, player.acts
                 time.mark = perf_counter()
             free = playing.count(None)
             if free == len(rows) or (free and order.indices):
@@ -206,6 +205,8 @@ class RolloutSlot(EpisodeSlot):
                 send = playing[row]
                 if send is None:
                     continue
+                if not alone:
+                    control.plays(players[row].record.index, players[row].record.length)
                 try:
                     now[row] = send((actions[row], None if policy_infos is None else policy_infos[row]))
                     continue
@@ -231,6 +232,8 @@ class RolloutSlot(EpisodeSlot):
                     time.settle()
                     yield self._told()
                     time.begin()
+            if not alone:
+                control.ends()
         else:
             time.settle()
             self._clear()
@@ -245,7 +248,7 @@ class RolloutSlot(EpisodeSlot):
         except BaseException as error:  # noqa: BLE001 - raised on, with its place, or told of
             return self._failed(row, error, order, control)
         if finished is None:  # it has only grown suspiciously long
-            self._now[row], self._playing[row] = player.go_on(), player.send
+            self._now[row], self._playing[row] = player.go_on(), player.acts
             return [self._remark_endless(player.record)]
         self._now[row] = self._playing[row] = None
         return self._ended(finished)
@@ -255,8 +258,7 @@ class RolloutSlot(EpisodeSlot):
         player = self._latest = self._players[row]
         if player.record.asking:
             raise self._blamed(error) from None
-        if len(self._players) == 1:
-            control.resets(player.record.index)
+        control.resets(player.record.index)
         begun = player.again(error, order)
         if len(self._players) == 1:
             control.begins()
@@ -264,7 +266,7 @@ class RolloutSlot(EpisodeSlot):
         if isinstance(begun, Lost):
             self._now[row] = self._playing[row] = None
             return [(player.record.index, 0, begun)]
-        self._now[row], self._playing[row] = begun, player.send
+        self._now[row], self._playing[row] = begun, player.acts
         return None
 
     def _clear(self) -> None:
@@ -290,9 +292,8 @@ class RolloutSlot(EpisodeSlot):
         made = episode if self._sink is None else self._store(episode)
         ended: Results = [] if packed else [(index, length, made)]
         self.shares.encode += perf_counter() - start
-        if (told := getattr(self._actor, "told", "")) and "cast" not in self._said:
-            self._said.add("cast")
-            ended.append((index, 0, Remark("cast", told)))
+        ended += [(index, 0, Remark(told, told)) for told in self._actor.told]
+        self._actor.told.clear()
         if "nan" not in self._said and math.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
             self._said.add("nan")
             step = int(np.isnan(episode.rewards).argmax()) + 1
@@ -355,8 +356,7 @@ class AskedSlot(RolloutSlot):
     recipe: what is played; its policy is not asked.
     slot: its number.
     globals: what becomes of the process's global generators.
-    shared: does its process play other slots, too? Then an environment that draws from global generators, as its first
-        steps show, gets its own ones back for each of its steps.
+    shared: does its process play other slots, too?
     n_action_steps: steps that each action from the caller is for; None: one, and it has no axis for them.
     """
 
@@ -369,9 +369,7 @@ class AskedSlot(RolloutSlot):
         shared: bool = False,
     ) -> None:
         self._n = n_action_steps
-        super().__init__(recipe, slot, globals)
-        self._shared = shared and globals is Globals.SEED
-        self._draws = False  # is it known to draw from global generators?
+        super().__init__(recipe, slot, globals, shared and globals is Globals.SEED)
         self._player: EpisodePlayer = self._players[0]
         self._infos: list[dict[str, Any] | None] = []  # of the policy, for the steps of the next action
         self._row = [
@@ -394,14 +392,8 @@ class AskedSlot(RolloutSlot):
         self._infos = []
         if order.anew:
             self._player.rebuild()
-        if self._shared:
-            self._own = None
         with self._turn():
-            observation = self._player.begin(order.index, order.root)
-        if self._shared:
-            self._first = seeding.GlobalState()
-            self._own = seeding.OwnGlobals(self._first)
-        return observation, {}
+            return self._player.begin(order.index, order.root), {}
 
     def note(self, infos: list[dict[str, Any] | None]) -> None:
         """What the policy says of the steps of its next action."""
@@ -413,16 +405,12 @@ class AskedSlot(RolloutSlot):
         ended: Any = None
         with self._turn():
             try:
-                observation = player.send((action, info))
+                observation = player.acts((action, info))
             except StopIteration as end:
                 ended = end.value
             except BaseException as error:
                 attributes_of(error)["treadle_trail"] = player.record.trail(True)
                 raise
-        if self._shared and not self._draws and self._own is not None and player.record.length >= LOOKS:
-            assert self._own.state is not None
-            self._draws = not self._own.state.same(self._first)
-            self._own = self._own if self._draws else None  # it takes longer than a small environment's step
         self.shares.step += perf_counter() - began
         if ended is None:
             return observation, 0.0, False, False, {}
@@ -454,7 +442,7 @@ class AskedSlot(RolloutSlot):
         return StepResult(observation, reward, terminated, truncated, info)
 
     def _turn(self) -> Any:
-        """A turn with global generators of its own: in the caller's thread, and where others are played beside it."""
+        """A turn with global generators of its own, in the caller's thread."""
         return contextlib.nullcontext() if self._own is None else self._own.turn()
 
 

@@ -56,8 +56,11 @@ class StreamControl(Protocol):
     def begins(self) -> None:
         """Say that its first step is next. From now on `stopped` is asked once between two steps, and counts them."""
 
+    def plays(self, episode: int, steps: int) -> None:
+        """Where several are made at once: say that the step after so many of this episode is next."""
+
     def ends(self) -> None:
-        """Say that it is made."""
+        """Say that it, or that step, is made."""
 
 
 def _no_steps(action: Any) -> Any:

@@ -21,9 +21,10 @@ import numpy as np
 from treadle import seeding
 from treadle.errors import UsageError
 from treadle.play.recipe import options_of
+from treadle.program.actors import Actor, build_actor
 from treadle.program.base import OnEnd
 from treadle.program.gym_env import EnvRecipe, wants_numpy_integers
-from treadle.program.policies import Actor, build_actor, load_object
+from treadle.program.policies import load_object
 from treadle.progress import printable
 from treadle.replays.result import Checks, Replay, own_frames, stack_of
 from treadle.repro import Repro

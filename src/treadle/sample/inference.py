@@ -19,8 +19,9 @@ from treadle.program.saved import ENDING
 
 log = logging.getLogger("treadle")
 
-ROWS = 8  # that an evaluation asks a network about; as many environments step meanwhile
+ROWS = 8  # that an evaluation asks a network about
 WAIT = 0.02  # seconds for a batch to become full: a call for 7 rows costs as much as one for 8
+HERE = ("where", "pad_to")  # what is said of a policy in the workers, too
 LARGE = 256 << 20  # bytes from which on a policy is not sent to the workers
 ENVS_PER_WORKER = 8  # environments a worker plays for a policy in the caller, unless somebody says how many
 
@@ -54,10 +55,14 @@ def asking_of(
         if nobody:
             raise UsageError("random actions are drawn in the workers: inference='caller' is for a policy")
         return Asking(policy, num_envs, **vars(inference)), workers, 1
-    if own := [name for name, value in vars(inference).items() if name != "where" and value is not None]:
+    if own := [name for name, value in vars(inference).items() if name not in HERE and value is not None]:
         raise UsageError(
             f"{own[0]} is for a policy that is asked in the caller: Inference(where='caller', {own[0]}=...)"
         )
+    if inference.pad_to is not None:
+        if num_envs is not None:
+            raise UsageError("pad_to and num_envs both say how many environments each worker plays: give one of them")
+        return None, workers, inference.pad_to
     if num_envs is None or workers == "auto":
         return None, num_envs or workers, 1
     if num_envs % int(workers):
@@ -66,12 +71,13 @@ def asking_of(
 
 
 def many_at_once(
-    policy: Any, given: Inference | str, num_envs: int | None, nodes: bool
+    policy: Any, given: Inference | str, num_envs: int | None, nodes: bool, backend: str
 ) -> tuple[Inference | str, int | None]:
     """How an evaluation asks its policy, and about how many environments, by default.
 
-    A network, of torch or of Stable-Baselines3, is asked about `ROWS` rows at a time, on every machine. Other policies
-    are asked as by `collect`.
+    A network, of torch or of Stable-Baselines3, is asked about `ROWS` rows at a time, on every machine. Each worker
+    asks it about as many environments of its own. The caller asks one that cannot be sent, and in threads, and about a
+    number of environments that is given. Other policies are asked as by `collect`.
 
     nodes: is it played on nodes?
     """
@@ -79,6 +85,9 @@ def many_at_once(
     if inference.where != "auto" or not _is_network(policy):
         return given, num_envs
     rows = inference.pad_to or ROWS
+    plain = num_envs is None and inference == Inference(pad_to=inference.pad_to)
+    if plain and backend != "thread" and asked_in_caller(policy) is None:
+        return Inference(where="worker", pad_to=rows), None
     count = num_envs or 2 * rows
     size, where = inference.batch_size or min(rows, count), "node" if nodes else "caller"
     wait = WAIT if inference.max_wait is None else inference.max_wait

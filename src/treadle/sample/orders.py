@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from functools import partial
@@ -80,7 +81,7 @@ class Orders:
         size, ahead = source.share(max(source.workers, self._least))
         if mine >= rows + ahead or len(worker.owed) >= MOST_ORDERS:
             return 0
-        return max(size, rows - mine)
+        return max(size, min(rows - mine, math.ceil(min(rows, source.unmade / source.workers))))
 
     def _send(self, worker: Worker, indices: list[int]) -> None:
         source, (batch, seconds) = self._source, self._source.together
@@ -111,17 +112,16 @@ class Orders:
 
     def _playing(self, worker: Worker, error: WorkerError) -> tuple[list[int], bool]:
         mine = list(self._source.dealt[worker.index])
-        if self._rows > 1:
-            playing = mine[: self._rows]
-        else:  # it may have made some that it has not told of
-            playing = [index for index in mine if index == error.where.episode]
-        return playing, mine[:1] == playing[:1]
+        playing = [index for index in mine if index == error.where.episode]
+        if self._rows == 1:  # it may have made some that it has not told of
+            return playing, mine[:1] == playing[:1]
+        return playing or mine[: self._rows], len(mine) == 1
 
     # -- workers that are added --------------------------------------------------------------------------------------
 
     def more(self) -> float:
         """For how many more workers there is something to do."""
-        return self._source.unmade
+        return self._source.unmade / self._rows
 
     def work(self, worker: Worker) -> tuple[float, int]:
         """See `Growth`. They always have something to do."""

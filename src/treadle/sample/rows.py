@@ -24,10 +24,10 @@ from treadle.play.rounds import RESULTS, AskedSlot, Begin, Globals
 from treadle.pool import failure
 from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
+from treadle.program.asking import CallerPolicy
 from treadle.program.policies import _mends, built_policy, casts, policy_name
 from treadle.program.suite import Suite
 from treadle.sample import failed
-from treadle.sample.asking import CallerPolicy
 from treadle.sample.batching import BatchFormer
 from treadle.sample.by_index import ByIndex
 from treadle.sample.fate import ByIndexFate, spaces_played

@@ -325,8 +325,15 @@ class WorkerLine(LineEnd):
         """The episode's first step is next. From now on `stopped` counts them."""
         self.words[BEGAN] = self.words[BEAT]
 
+    def plays(self, episode: int, steps: int) -> None:
+        """The step after so many of this episode is next, of several that are made. To say it is to show that it gets
+        on."""
+        words = self.words
+        words[BEAT] += 1
+        words[EPISODE], words[BEGAN] = episode + 1, words[BEAT] - steps
+
     def ends(self) -> None:
-        """The episode is made."""
+        """The episode, or the step of several episodes, is made."""
         self.words[BEGAN] = OVER
 
     @property

@@ -67,4 +67,4 @@ class Control:
 
     def __init__(self, line: WorkerLine, id: int) -> None:
         self.stopped = partial(line.stopped, id)  # asked at every step of small environments
-        self.resets, self.begins, self.ends = line.resets, line.begins, line.ends
+        self.resets, self.begins, self.plays, self.ends = line.resets, line.begins, line.plays, line.ends

@@ -421,6 +421,10 @@ class _Control:
     def resets(self, episode: int) -> None:
         """See the class."""
 
+    def plays(self, episode: int, steps: int) -> None:
+        """As a look is."""
+        self._worker._looks += 1
+
     begins = ends = lambda self: None
 
 
