@@ -14,7 +14,7 @@ ARGS ?=
 # Half of a test's time is the start of an interpreter, so two at a time take three fifths of the time.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: help setup setup-heavy demo smoke quick test test-all test-foreign test-pythons bench format docs docs-serve release clean clean-all
+.PHONY: help setup setup-heavy demo smoke quick test test-all test-foreign test-pythons bench notebook format docs docs-serve release clean clean-all
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -63,6 +63,10 @@ test-pythons: ## the quick tests on Python 3.12 and 3.13, where they are install
 
 bench: setup ## measure what people run against what they run it with today (libraries that are installed)
 	$(BIN)/python -m benchmarks.real --quick $(ARGS)
+
+notebook: setup-heavy ## make build/imitation.ipynb of examples/imitation.py
+	@mkdir -p build
+	$(BIN)/jupytext --quiet --to notebook --output build/imitation.ipynb examples/imitation.py
 
 format: setup ## rewrite the sources the way `make test` wants them
 	$(BIN)/ruff check --fix

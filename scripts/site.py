@@ -121,6 +121,15 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
+def cells(code: str) -> str:
+    """A page of a script in cells, as jupytext has them: text as text, code as blocks."""
+    found = []
+    for kind, body in re.findall(r"^# %%( \[markdown\])?\n(.*?)(?=^# %%|\Z)", code, re.MULTILINE | re.DOTALL):
+        text = re.sub(r"^# ?", "", body, flags=re.MULTILINE) if kind else f"```python\n{body.strip()}\n```\n"
+        found.append(text.strip() + "\n")
+    return "\n".join(found)
+
+
 def linked(text: str, depth: int) -> str:
     """A page's text with links out of docs/ led to the pages that stand for those files."""
     up = "../" * depth
@@ -141,7 +150,8 @@ def main() -> None:
     for name in sorted(examples):
         (OUT / f"{name}.md").parent.mkdir(parents=True, exist_ok=True)
         code = (ROOT / f"{name}.py").read_text(encoding="utf-8")
-        (OUT / f"{name}.md").write_text(f"# {name}.py\n\n```python\n{code}```\n", encoding="utf-8")
+        shown = cells(code) if "# %%" in code else f"# {name}.py\n\n```python\n{code}```\n"
+        (OUT / f"{name}.md").write_text(shown, encoding="utf-8")
     for name in ("CONTRIBUTING", "CHANGELOG"):
         text = (ROOT / f"{name}.md").read_text(encoding="utf-8").replace("](docs/", "](")
         (OUT / f"{name.lower()}.md").write_text(text, encoding="utf-8")
