@@ -84,6 +84,15 @@ def require_fixture() -> Callable[[str], ModuleType]:
     return require
 
 
+@pytest.fixture(scope="session")
+def command_server() -> Iterator[None]:
+    """Commands are forked from one process meanwhile, which has made their imports."""
+    from cli.command import serving
+
+    with serving():
+        yield
+
+
 # --- processes of the session ----------------------------------------------------------------------------------------
 
 

@@ -1,13 +1,17 @@
-"""Running the real command in a process of its own."""
+"""Running the real command in a process of its own: one that is forked from `command_server`, where there is one."""
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +20,46 @@ ZOO = Path(__file__).parent / "envs.py"
 LIMIT = 90.0  # seconds that a command or a state may take
 
 
-def treadle(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
-    return subprocess.run(
-        [COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT, check=False, **options
-    )
+SERVER = "TREADLE_TEST_COMMANDS"  # environment variable: the path of its socket
+
+
+@contextmanager
+def serving() -> Iterator[None]:
+    """Have commands be forked from a server meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/socket"
+        script = Path(__file__).with_name("command_server.py")
+        with subprocess.Popen(
+            [sys.executable, script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            os.environ[SERVER] = path
+            try:
+                yield
+            finally:
+                del os.environ[SERVER]
+                process.communicate()  # it ends with its stdin
+
+
+def treadle(*arguments: object, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; with `options` of `subprocess.run`, in an interpreter that has imported nothing yet."""
+    command = [str(COMMAND), *map(str, arguments)]
+    path = os.environ.get(SERVER)
+    if path is not None and not options:
+        return _forked(command, path, cwd)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, cwd=cwd, **options)
+
+
+def _forked(command: list[str], path: str, cwd: Path | None) -> subprocess.CompletedProcess[str]:
+    request = json.dumps({"arguments": command, "cwd": str(cwd or os.getcwd())}).encode()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors, socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(LIMIT)
+        line.connect(path)
+        socket.send_fds(line, [request], [out.fileno(), errors.fileno()])
+        code = json.loads(line.recv(64))
+        said = [stream.seek(0) or stream.read().decode() for stream in (out, errors)]
+    return subprocess.CompletedProcess(command, code, *said)
 
 
 def at_once(*commands: Sequence[object], cwds: Sequence[Path] | None = None) -> list[subprocess.CompletedProcess[str]]:

@@ -12,6 +12,8 @@ from command import ZOO, one_line, treadle
 
 from treadle.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("command_server")
+
 COMMANDS = {
     "collect": ("--episodes", 2, "--out", "o"),
     "eval": ("--episodes", 2),

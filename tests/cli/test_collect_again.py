@@ -12,6 +12,8 @@ from command import ZOO, at_once, one_line, run_hash, run_hashes, summary, tread
 from conftest import require
 from treadle import seeding
 
+pytestmark = pytest.mark.usefixtures("command_server")
+
 
 def also(case: object) -> object:
     """A case that repeats in another form what a quick one shows."""

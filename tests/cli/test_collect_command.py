@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from command import COMMAND, LIMIT, ZOO, at_once, one_line, run_hash, run_hashes, started, summary, treadle, until
 
+pytestmark = pytest.mark.usefixtures("command_server")
+
 REAL = {
     "CartPole-v1": ("--episodes", 40),
     "ALE/Pong-v5": ("--episodes", 5, "--max-episode-steps", 40),

@@ -13,6 +13,8 @@ from command import ZOO, one_line, started, treadle, until
 
 from treadle.cli.failures import KEPT
 
+pytestmark = pytest.mark.usefixtures("command_server")
+
 
 def test_one_policy() -> None:
     done = treadle("eval", f"{ZOO}:Walk", "--policy", f"{ZOO}:two", "--episodes", 12, "--json", "--workers", 2)

@@ -14,6 +14,8 @@ from command import ZOO, one_line, summary, treadle
 from treadle.cli.main import COMMANDS, main
 from treadle.cli.options import help_of, option_name
 
+pytestmark = pytest.mark.usefixtures("command_server")
+
 COLOURS = {**os.environ, "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}
 
 

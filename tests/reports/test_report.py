@@ -21,6 +21,8 @@ from treadle.errors import UsageError
 from treadle.reports.inert import Inert
 from treadle.reports.page import inside_script
 
+pytestmark = pytest.mark.usefixtures("command_server")
+
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&\u2028\x1b[31mred\u202e"
 ALICE, BOB, ROOT = ("/".join(("", *each)) for each in (("home", "alice-secret"), ("home", "bob"), ("root",)))
 TOKEN = "hunter2-</b>\"'secret"
