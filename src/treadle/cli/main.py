@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 try:  # the half second of imports in which nobody else could tell of a Ctrl-C
     from treadle.cli import dataset_options, failures, options, report
-    from treadle.cli.process import names_code, search_here
+    from treadle.cli.process import names_code, search_here, traced
     from treadle.gone import refusal
 except KeyboardInterrupt:
     sys.stderr.write("treadle: interrupted\n")
@@ -113,7 +113,8 @@ def _command(typer: Any, kind: Any, module: str, function: str, given: list[str]
             work = getattr(import_module(f"treadle.cli.{module}"), function)
             if module not in ("dataset", "replay", "report") and names_code(given):  # a replay looks at its file first
                 search_here()
-            return int(work(chosen))
+            with traced(getattr(chosen, "trace", None)):
+                return int(work(chosen))
 
         return run
 

@@ -28,7 +28,7 @@ POLICY = "random|module:attr|file.py:attr|model.zip"
 PANELS = {
     "What to play": ("env", "env_kwargs", "max_episode_steps", "reset_options", "fresh_env", "seed", "success_key"),
     "How many": ("episodes", "steps", "keep", "kept", "shard"),
-    "Where to": ("out", "name", "force", "resume", "verify", "no_infos", "report"),
+    "Where to": ("out", "name", "force", "resume", "verify", "no_infos", "report", "trace"),
     "When it fails": ("on_error", "max_skipped", "retry_skipped", "step_timeout"),
     "The policy": ("policy", "against", "stochastic", "inference", "pad_to"),
     "Workers and cluster": ("workers", "num_envs", "nodes"),
@@ -188,6 +188,8 @@ class PlayCommand(EnvCommand):
         nodes: Play on N nodes of a Ray cluster, with a pool of workers on each; the episodes stay the same. The
             environment variable RAY_ADDRESS says where it is; without it there is one on this machine, for the run.
         quiet: Only warnings and errors.
+        trace: Write when each worker steps, resets, asks and waits, for https://ui.perfetto.dev; .gz compresses. It
+            has the last 100,000 events of each.
     """
 
     policy: str = typed("random", POLICY)
@@ -205,6 +207,7 @@ class PlayCommand(EnvCommand):
     max_skipped: str | None = typed(None, "N|P%", shown="5%, at least 3", means=amount)
     quiet: bool = typed(False, means=None)
     report: bool = typed(False, means=None)
+    trace: Path | None = typed(None, "FILE", means=None)
 
     def arguments(self) -> dict[str, Any]:
         """With those of the policy and of the cluster in their objects, and all ways to go on in one."""
@@ -214,6 +217,8 @@ class PlayCommand(EnvCommand):
         found = super().arguments()
         found["inference"] = Inference(where=found["inference"], pad_to=found.pop("pad_to"))
         nodes = found.pop("nodes")
+        if self.trace is not None and nodes is not None:
+            raise UsageError("--trace has the workers of this machine: it does not go with --nodes")
         found["cluster"] = None if nodes is None else Cluster(nodes, address=os.environ.get("RAY_ADDRESS"))
         retries = found.pop("retry_skipped", False)
         if found.pop("force"):

@@ -9,7 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TextIO
+
+from treadle.cli import failures
 
 # they look for modules that are not there, which a folder of somebody else's may have
 PROBING = ("pickle", "multiprocessing.connection", "numpy", "gymnasium", "h5py")
@@ -46,6 +49,19 @@ def search_here() -> None:
             import_module(name)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+
+
+@contextmanager
+def traced(path: Path | None) -> Iterator[None]:
+    """Trace what a command plays in the block, and say where that is; None: do not."""
+    from treadle.pool.tracing import tracing
+
+    if path is None:
+        yield
+        return
+    with tracing(path):
+        yield
+    failures.say(f"trace: {path}")
 
 
 def load_files(words: Sequence[str]) -> None:

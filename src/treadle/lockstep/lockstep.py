@@ -105,7 +105,11 @@ class Lockstep:
     def record(self, describe: Callable[[int], Repro | None], *, full: bool) -> None:
         """Note from now on what slots are made to do, so that a failure can be replayed; see `History`."""
         self.history = self.calls.notes = History(self.memory, describe, full=full)
-        self.step = self._bind()
+        self.rebind()
+
+    def rebind(self) -> None:
+        """Make `step` anew, of what stands now for its parts; the next one looks at everything."""
+        self.step, self._plain = self._bind(), False
 
     def placed(self, slots: Collection[int]) -> None:
         """These slots were put into states from elsewhere: what stood out for them does no more."""

@@ -29,17 +29,20 @@ class Player:
         send: gives the episode at hand (action, policy info or None), returns the next observation to act on. Raises
             what `Recorder.play` does, StopIteration with (terminated, truncated) at the end. None: nothing is played.
         alone: by which policy it is played to its end; None: actions come from outside. See `Recorder.play`.
+        timed: makes the environment's step one that notes an event; None: nothing is traced.
     """
 
     send: Any = None
     alone: Alone | None = None
+    timed: Callable[[Any], Any] | None = None
 
     def __init__(self, env: Any, record: Recorder, most: float) -> None:
         self.env, self._record, self._most = env, record, most
 
     def play(self, observation: Any) -> Any:
         """Play on from here: the first observation that waits for an action. Raises as `send`."""
-        playing = self._record.play(self.env.step, observation, self._most, self.alone)
+        step = self.env.step if self.timed is None else self.timed(self.env.step)
+        playing = self._record.play(step, observation, self._most, self.alone)
         self.send = playing.send
         return next(playing)
 

@@ -138,6 +138,13 @@ class RolloutSlot(EpisodeSlot):
         self._latest = self._players[0]  # who has begun an episode last
         self._packer = Packer(self._observations, self._actions, recipe.infos, SMALL if recipe.packs else 0)
 
+    def record(self, recorder: Any, lane: int) -> None:
+        recorder.swap(lane, "policy", self._actor, "act", "act_alone")
+        recorder.swap(lane, "encode", self, "_ended")
+        for player in self._players:
+            recorder.swap(lane, "reset", player, "begin")
+            player.timed = partial(recorder.timed, lane, "step")
+
     def describe(self) -> Description:
         env = self._players[0].env
         return Description(env.observation_space, env.action_space, metadata={"spec": portable_spec(env)})
@@ -394,6 +401,10 @@ class AskedSlot(RolloutSlot):
             self._player.rebuild()
         with self._turn():
             return self._player.begin(order.index, order.root), {}
+
+    def record(self, recorder: Any, lane: int) -> None:
+        recorder.swap(lane, "reset", self, "begin")
+        recorder.swap(lane, "encode", self, "_ended")
 
     def note(self, infos: list[dict[str, Any] | None]) -> None:
         """What the policy says of the steps of its next action."""

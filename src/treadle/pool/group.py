@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 from treadle.errors import StartupFailed, StartupRefused, TaskRaised, UsageError, Where, WorkerError
 from treadle.interrupts import undisturbed
 from treadle.memory.arena import too_many_files
-from treadle.pool import failure
+from treadle.pool import failure, tracing
 from treadle.wire.bell import SLICE
 from treadle.wire.messages import Hello
 from treadle.worker.backends import kind_of
@@ -64,7 +65,10 @@ class WorkerGroup:
         alien = inline and not self.kind.inline  # the caller's own share beside workers of another backend
         kind, common = (SerialWorker, self._own) if alien else (self.kind, self._common)
         factories = [factories[slot] for slot in slots]
-        self._added.append(kind(common.spec(len(self._added), slots, factories), factories, common))
+        spec = common.spec(len(self._added), slots, factories)
+        if tracing.current is not None:
+            spec = replace(spec, trace=tracing.current.directory)
+        self._added.append(kind(spec, factories, common))
         return self._added[-1]
 
     def start_extra(self, worker: Worker) -> None:

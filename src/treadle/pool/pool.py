@@ -23,6 +23,7 @@ from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError, Where
 from treadle.interrupts import Later, undisturbed
 from treadle.memory.arena import too_many_files
+from treadle.pool import tracing
 from treadle.pool.calls import Calls
 from treadle.pool.events import Done, Lost, Ready
 from treadle.pool.group import FAREWELL, WorkerGroup, partition
@@ -112,6 +113,8 @@ class Pool:
             undisturbed(lay, lambda _: self._at_end.close())
             self.calls = Calls(group, self.memory, self.options)
             self.calls.wear.begin(self.workers)
+            if tracing.current is not None:
+                tracing.current.attach(self)
         except BaseException as error:
             try:
                 group.end_building()

@@ -109,6 +109,10 @@ class Program:
         None, travels with the word that the stream is over."""
         raise TypeError(f"{type(self).__name__} cannot stream")
 
+    def record(self, recorder: Any, lane: int) -> None:
+        """A trace begins: have what it calls timed, besides steps (`worker.recorder.Recorder.swap`)."""
+        recorder.swap(lane, "reset", self, "begin")
+
     def close(self) -> None:
         """Give back what the slot holds. Called once."""
 

@@ -115,6 +115,11 @@ class BatchFormer:
         ):
             self.choose()
 
+    @property
+    def first(self) -> float | None:
+        """Since when the first of those that are ready has waited; None: nobody waits."""
+        return self._ready[0][1] if self._ready else None
+
     # -- what follows ------------------------------------------------------------------------------------------------
 
     def take(self, now: float, coming: int) -> list[int]:

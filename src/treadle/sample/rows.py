@@ -21,7 +21,7 @@ from treadle.errors import BadAction, UsageError, Where, WorkerError
 from treadle.lockstep.batch import SlotRows
 from treadle.play.recipe import SKIPPED, Results, RolloutRecipe
 from treadle.play.rounds import RESULTS, AskedSlot, Begin, Globals
-from treadle.pool import failure
+from treadle.pool import failure, tracing
 from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
 from treadle.program.asking import CallerPolicy
@@ -36,6 +36,7 @@ from treadle.spaces import Layout, Mismatch
 from treadle.wire.info_rows import InfoRows
 from treadle.wire.line import BUSY_NS
 from treadle.wire.messages import Op, Raised
+from treadle.worker.recorder import WORKER, Recorder
 from treadle.worker.worker import Worker
 
 LONG_STEP = 1e-4  # seconds; steps that take longer travel alone, shorter ones of one worker together
@@ -84,6 +85,24 @@ class Rows:
         self._coming = 0  # slots whose requests are under way
         self._busy: dict[int, float] = {}  # worker -> seconds a step of its takes, as far as was seen
         self._counted: dict[int, tuple[int, int]] = {}  # worker -> steps not yet noted, its nanoseconds before them
+        if tracing.current is not None:
+            self._record(tracing.current.caller)
+
+    def _record(self, recorder: Recorder) -> None:
+        """A trace has when the policy was asked, and how long the first row of each batch had waited."""
+        recorder.lanes[tracing.FORMER] = "batch former"
+        recorder.swap(WORKER, "policy", self.policy, "ask")
+        former, take, latest = self._former, self._former.take, 0.0
+
+        def taken(now: float, coming: int) -> list[int]:
+            nonlocal latest
+            since = max(former.first or now, latest)  # who was left over has waited for longer
+            if slots := take(now, coming):
+                recorder.note((tracing.FORMER, f"{len(slots)} rows", int(since * 1e9), int(now * 1e9)))
+                latest = now
+            return slots
+
+        recorder.put(former, "take", taken)
 
     @staticmethod
     def pool(

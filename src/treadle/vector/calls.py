@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, overload
 
 import gymnasium as gym
@@ -14,6 +16,7 @@ from treadle.errors import StateError, UsageError
 from treadle.vector.core import Core, one_at_a_time
 from treadle.vector.env_slot import REFUSED, Ask, SlotState
 from treadle.vector.orders import chosen_slots
+from treadle.vector.traced import traced
 
 Function = Callable[..., Any]  # of an environment and more arguments
 
@@ -95,6 +98,18 @@ class SlotCalls(gym.vector.VectorEnv):
     def render(self) -> tuple[Any, ...]:
         """One frame (or whatever the render mode says) a slot."""
         return self.call("render")
+
+    @contextmanager
+    def trace(self, path: str | Path) -> Iterator[None]:
+        """Write all that happens in the block to a file that Perfetto shows; with the suffix .gz it is compressed.
+
+        The caller, each worker and each slot have lanes: see `docs/slow.md`. The last 100,000 events of each process
+        are kept; those of a worker that dies are lost. Raises UsageError (no such folder, or a call is pending) and
+        OSError.
+        """
+        self._turns.check_free("trace")
+        with traced(self, self._core, Path(path)):
+            yield
 
     # -- states --------------------------------------------------------------------------------------------------------
 

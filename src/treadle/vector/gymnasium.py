@@ -125,10 +125,8 @@ class VectorEnv(SlotCalls):
         super().__init__(Core(engine, lockstep, turns, form, counts, measured, mode, space))
         self._mender = Mender(self._core)
         self._partial: PartialBatches | None = None
-        self._rollouts: RolloutMaker | None = None
-        self._step = self._bind()
-        if type(self).step is VectorEnv.step:  # a subclass that overrides it must be asked
-            self.step = self._step  # type: ignore[method-assign, assignment]
+        self._rollouts: RolloutMaker | None
+        self._rebind()
 
     # -- step --------------------------------------------------------------------------------------------------------
 
@@ -171,6 +169,13 @@ class VectorEnv(SlotCalls):
             return observations, rewards, terminated, truncated, {}
 
         return step
+
+    def _rebind(self) -> None:
+        """Make all closures anew, of what stands now for the parts of a step."""
+        self._lockstep.rebind()
+        self._step, self._rollouts = self._bind(), None
+        if type(self).step is VectorEnv.step:  # a subclass that overrides it must be asked
+            self.step = self._step  # type: ignore[method-assign, assignment]
 
     def step(self, actions: Any) -> Five:
         """Step every slot.

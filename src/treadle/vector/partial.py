@@ -160,6 +160,12 @@ class PartialBatches:
             self._lockstep.history.all_made()
         return found
 
+    def await_also(self, joint: JointRequest) -> None:
+        """Wait for another joint request. Slots that become ready meanwhile are kept for the next `recv`."""
+        while self._calls.awaits(joint) and self._calls.poll(None, self._noted):
+            continue
+        self._settle()
+
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:

@@ -39,6 +39,7 @@ class Op(IntEnum):
     CALL = 3  # payload: {slot: (method name, args, kwargs)}
     STREAM = 4  # payload: {slot: order}; many replies
     CLOSE = 5
+    TRACE = 6  # payload: (directory, worker) to record into from now on, or (None, worker)
 
 
 CLOSING = 2**62  # the number of the last request: above all others, so that it also stops every stream
@@ -242,12 +243,14 @@ class WorkerSpec:
     Attributes:
         programs: a pickled list of factories, one a slot.
         descriptors: how many of them follow, in messages of their own; see `carried.py`.
+        trace: the directory that its events are written into; None: it records none. See `recorder.py`.
     """
 
     index: int
     slots: tuple[int, ...]
     programs: bytes
     descriptors: int = 0
+    trace: str | None = None
 
     def build(self) -> list[Any]:
         return pickle.loads(self.programs)

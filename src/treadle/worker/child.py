@@ -137,6 +137,8 @@ def work(channel: Channel, entered: Start | None = None) -> int:
         program.share(arena, line.words)
     if place.rows is not None:
         server.attach(Rows(Rings(arena, *place.rows), slots[0], slots[-1] + 1))
+    if start.spec.trace is not None:
+        server.record(start.spec.trace, start.spec.index, line)
     serve(server, line)
     return 0
 

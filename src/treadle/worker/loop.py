@@ -66,5 +66,6 @@ class Control:
     """What a stream may ask between steps."""
 
     def __init__(self, line: WorkerLine, id: int) -> None:
+        self.line = line
         self.stopped = partial(line.stopped, id)  # asked at every step of small environments
         self.resets, self.begins, self.plays, self.ends = line.resets, line.begins, line.plays, line.ends

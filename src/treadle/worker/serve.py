@@ -23,6 +23,7 @@ from treadle.spaces import Mailed
 from treadle.wire.copies import checked_info, copied, portable, snapshot
 from treadle.wire.info_rows import FinalRows, InfoPacker, InfoRows
 from treadle.wire.messages import Extras, Op, Raised, Reply, Request, shown, unsendable, without_failing
+from treadle.worker.recorder import WORKER, Recorder, TimedSteps, recorder_of
 
 EVERY, COSTS = 61, 400_000  # one request of so many is timed; more, where a slot takes so many ns, or part of them
 
@@ -52,6 +53,7 @@ class Server:
         self._rows: Rows | None = None
         self._view: Any = None  # the block that the current request writes
         self.ended, self.due, self.took = False, 0, 0
+        self._recorder: Recorder | None = None
 
     def attach(self, rows: Rows) -> None:
         """Step into these rows. The count of steps and episodes is kept there from now on, for the caller to read."""
@@ -66,19 +68,37 @@ class Server:
             yield from self._stream(request.id, request.payload, control)
             return
         self._phase = request.op.name.lower()
+        extras: Extras | None = None
         try:
             if request.op is Op.STEP:
                 extras = self.step(request.id, request.block, *(request.payload or ()))
             elif request.op is Op.RESET:
                 extras = self._reset(request.id, request.block, request.payload)
+            elif request.op is Op.TRACE:
+                directory, worker = request.payload
+                self.record(directory, worker, getattr(control, "line", None))
             else:
                 extras = self._call(request.id, request.payload)
         finally:
             self._phase = "step"
         yield Reply(request.id, extras)
 
+    def record(self, directory: str | None, worker: int, line: Any = None) -> None:
+        """Write events into a file of this directory, from now until it is called with None or closed."""
+        if self._recorder is not None:
+            self._recorder.end()
+            self._steps, self._recorder = self._steps.plain, None  # type: ignore[attr-defined]
+        if directory is not None:
+            recorder = self._recorder = recorder_of(directory, worker, self.slots, line)
+            self._steps = TimedSteps(self._steps, recorder, 1 + self.slots[0])
+            for slot, program in zip(self.slots, self.programs):
+                program.record(recorder, 1 + slot)
+            if line is None:
+                recorder.swap(WORKER, "step", self, "step")
+
     def close(self) -> dict[int, Raised]:
         """Close every program; what they raise is returned, never raised."""
+        self.record(None, 0)
         raised = {}
         for i, program in enumerate(self.programs):
             try:
@@ -282,13 +302,18 @@ class Server:
             if begins is not None:  # it was put into another state
                 self.programs[i].begins_next_now = None
                 self._steps[i] = partial(self._begin_row, i) if begins else self.programs[i].step
-            elif not (isinstance(self._steps[i], partial) and self._steps[i].func == self._begin_row):
-                self._steps[i] = self.programs[i].step  # unless that is about to begin the next episode (NEXT_STEP)
+            elif not self._begins_next(i):
+                self._steps[i] = self.programs[i].step
             if self._rows is not None:
                 self._rows.done[i] = id
         extras = self._extras(results, {}, {}, raised)
         own = {self.slots[0] + i: result for i, result in handed.items()}
         return extras._replace(infos={**extras.infos, **own}) if own else extras
+
+    def _begins_next(self, i: int) -> bool:
+        """Return True if the slot's step is about to begin the next episode (NEXT_STEP)."""
+        step = getattr(self._steps, "plain", self._steps)[i]
+        return isinstance(step, partial) and step.func == self._begin_row
 
     def _stream(self, id: int, orders: dict[int, Any], control: Any) -> Iterator[Reply]:
         """Round robin over the slots that still have something to say. What a stream returns is told at its end."""

@@ -163,6 +163,8 @@ class ThreadWorker(Worker):
         line, rows = place
         if rows is not None:
             server.attach(rows)
+        if self.spec.trace is not None:
+            server.record(self.spec.trace, self.index, line)
         try:
             serve(server, line)
         except (ClosedPool, GivenUp):  # or the pool was dropped, and has not waited for the answer

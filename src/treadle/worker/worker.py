@@ -347,6 +347,8 @@ class SerialWorker(Worker):
     def start(self) -> None:
         programs, self._hello = build_here(self.spec, lambda: self.factories, in_caller=True)
         self.server = Server(self.slots, programs, in_caller=True, local=self.local)
+        if self.spec.trace is not None:
+            self.server.record(self.spec.trace, self.index)
         self._requests: deque[Request] = deque()
         self._running: Iterator[Reply] | None = None
         self._stop = self._looks = 0
