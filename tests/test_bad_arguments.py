@@ -151,6 +151,25 @@ def test_a_field_of_an_object_is_named_with_the_object() -> None:
         MAKERS["VectorEnv"](nodes=2)  # which takes no cluster
 
 
+@pytest.mark.parametrize(
+    ("face", "wrong", "said"),
+    [
+        (treadle.WorkerOptions, "start_timout", r"'start_timout'; did you mean start_timeout=\?"),
+        (treadle.WorkerOptions, "step_timeout", "'step_timeout': it stands beside worker_options=, not in it"),
+        (treadle.Inference, "num_envs", "'num_envs': it stands beside inference=, not in it"),
+        (treadle.Cluster, "node", r"'node'; did you mean nodes=\?"),
+        (treadle.film, "besst", r"'besst'; did you mean best=\?"),
+        (treadle.replay, "polcy", r"'polcy'; did you mean policy=\?"),
+        (collected, "max_steps", r"'max_steps'; did you mean max_episode_steps=\?"),
+        (collected, "out", "'out': it is an argument of collect_dataset and evaluate"),
+        (collected, "success_key", "'success_key': it is an argument of evaluate"),
+    ],
+)
+def test_objects_and_other_functions_say_so_too(face: Any, wrong: str, said: str) -> None:
+    with pytest.raises(treadle.UsageError, match=f"{said}$"):
+        face(**{wrong: 1})
+
+
 def test_so_is_one_that_would_go_to_the_environment() -> None:
     with pytest.raises(treadle.UsageError, match=r"^ParallelEnv\(\): n_worker= is no argument here"):
         treadle.ParallelEnv(treadle.GymPlanEnv, "CartPole-v1", n_worker=2)

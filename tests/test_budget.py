@@ -13,9 +13,9 @@ from typing import Any, get_args
 import pytest
 
 import treadle
+from treadle.checks import arguments_of
 from treadle.cli.main import COMMANDS
 from treadle.cli.options import PANELS, PlayCommand
-from treadle.worker.options import arguments_of
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 import weight

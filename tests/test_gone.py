@@ -4,8 +4,8 @@ import pytest
 
 import treadle
 from treadle import gone
+from treadle.checks import NoSuchOption, check_names
 from treadle.cli.main import main
-from treadle.worker.options import NoSuchOption, check_names
 
 SOME = ("blowing=", "--blow", "treadle blow", "treadle dataset blow", "Blower")  # one of each kind, whatever is gone
 

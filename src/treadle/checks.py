@@ -1,14 +1,17 @@
-"""Checks of arguments: each raises UsageError, which names the argument and tells what was given."""
+"""Checks of arguments: each raises UsageError, which names the argument and tells what was given, or what was meant."""
 
 from __future__ import annotations
 
+import difflib
+import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from treadle import gone
 from treadle.errors import UsageError
 
 MOST = 2**63 - 1  # of anything that is counted: what says "no limit" elsewhere, too
@@ -88,3 +91,66 @@ def parameters_of(function: Any) -> list[inspect.Parameter] | None:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return None
+
+
+class NoSuchOption(UsageError, TypeError):
+    """An option that there is none of, as Python's own error for an unknown argument."""
+
+
+def check_names(face: Callable[..., Any], given: Iterable[str], taken: Collection[str] = ()) -> None:
+    """Raises NoSuchOption for a keyword argument that `face`, a function or a class, hands on and that is not `taken`
+    there. The error names the face, and of all that it takes the nearest name."""
+    for name in given:
+        if name not in taken:
+            if text := gone.instead(f"{name}="):
+                raise NoSuchOption(text)
+            written = {each: f"{each}=" for each in (*taken, *arguments_of(face))}
+            inside = {each: how for each in gone.FIELDS if (how := gone.field_of(each, written))}
+            if name in inside:
+                raise NoSuchOption(f"{face.__name__}() takes {name} in an object: {inside[name]}")
+            raise NoSuchOption(
+                f"{face.__name__}() got an unexpected keyword argument {name!r}{_hint(face, name, written | inside)}"
+            )
+
+
+def _hint(face: Callable[..., Any], name: str, known: Mapping[str, str]) -> str:
+    """What may be meant by a name that is not among those `known`, each with how it is written; "" where nothing is."""
+    objects = {kind: keyword for keyword, kind in gone.FIELDS.values()}
+    if face.__name__ in objects and name in gone.BESIDE:
+        return f": it stands beside {objects[face.__name__]}=, not in it"
+    meant = gone.KNOWN.get(name, "")
+    near = [meant] if meant in known else difflib.get_close_matches(name, known, 1)
+    if near:
+        return f"; did you mean {known[near[0]]}?"
+    return f": it is an argument of {gone.OF_SOME[name]}" if name in gone.OF_SOME else ""
+
+
+Face = TypeVar("Face", bound=Callable[..., Any])
+
+
+def suggests(face: Face) -> Face:
+    """The function or dataclass, whose error of an unknown keyword argument names the nearest: see `check_names`."""
+    made = face.__init__ if isinstance(face, type) else face  # type: ignore[misc]
+    taken = arguments_of(face)
+
+    @functools.wraps(made)
+    def call(*args: Any, **given: Any) -> Any:
+        check_names(face, given, taken)
+        return made(*args, **given)
+
+    if not isinstance(face, type):
+        return call  # type: ignore[return-value]
+    face.__init__ = call  # type: ignore[misc]
+    return face
+
+
+def arguments_of(face: Callable[..., Any]) -> set[str]:
+    """The names of the arguments of a function; or of a class, those of its bases' constructors included that its own
+    hands on."""
+    found: set[str] = set()
+    for one in [vars(each).get("__init__") for each in face.__mro__] if isinstance(face, type) else [face]:
+        given = inspect.signature(one).parameters.values() if inspect.isfunction(one) else ()
+        found.update(each.name for each in given if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD))
+        if given and not any(each.kind is each.VAR_KEYWORD and each.name != "unknown" for each in given):
+            break
+    return found - {"self"}

@@ -72,6 +72,17 @@ FIELDS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("nodes", "cpus_per_node", "address", "shared_out"), ("cluster", "Cluster")),
     **dict.fromkeys(_OF_WORKERS.split(), ("worker_options", "WorkerOptions")),
 }
+# arguments that stand beside those objects, and never in them
+BESIDE = ("workers", "num_envs", "step_timeout", "on_failure", "on_error", "max_skipped", "episodes", "seed")
+# what people write who know other packages -> what it is called here, in a face that has it
+KNOWN = {"max_steps": "max_episode_steps", "n": "num_envs", "n_jobs": "workers", "overwrite": "resume"}
+# arguments of some faces -> which
+OF_SOME = {
+    **dict.fromkeys(("out", "resume"), "collect_dataset and evaluate"),
+    **dict.fromkeys(("keep", "kept", "name"), "collect_dataset"),
+    **dict.fromkeys(("success_key", "deterministic"), "evaluate"),
+    "ordered": "collect",
+}
 
 
 def instead(written: str) -> str | None:

@@ -22,13 +22,14 @@ import gymnasium as gym
 import numpy as np
 
 from treadle import trees
+from treadle.checks import check_names
 from treadle.errors import UsageError, needed
 from treadle.program.ids import spec_of
 from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import InfoStyle, rows_of_infos
 from treadle.vector.make_vec import OPTIONS
-from treadle.worker.options import check_names, started_by
+from treadle.worker.options import started_by
 
 with needed("treadle.sb3 needs Stable-Baselines3", "sb3"):
     from stable_baselines3.common import env_util, vec_env

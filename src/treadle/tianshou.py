@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from treadle import trees
+from treadle.checks import check_names
 from treadle.errors import BadObservation, BrokenPool, TaskRaised, UsageError, WorkerError, needed
 from treadle.play.columns import array_of
 from treadle.vector.core import NothingPending, WaitTimeout
@@ -22,7 +23,7 @@ from treadle.vector.env_slot import EnvLike, Once
 from treadle.vector.gymnasium import VectorEnv as Vector
 from treadle.vector.infos import rows_of_infos
 from treadle.vector.make_vec import OPTIONS
-from treadle.worker.options import check_names, started_by
+from treadle.worker.options import started_by
 
 with needed("treadle.tianshou needs Tianshou", "tianshou"):
     from tianshou.env import BaseVectorEnv

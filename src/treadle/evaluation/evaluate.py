@@ -14,7 +14,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from treadle import trees
-from treadle.checks import check_whole, path_of
+from treadle.checks import check_names, check_whole, path_of
 from treadle.errors import UsageError
 from treadle.evaluation.remarks import remarks_of
 from treadle.evaluation.results import Results
@@ -35,7 +35,7 @@ from treadle.sample.named import env_of, reference_of
 from treadle.sample.run import EpisodeKeywords, Run, RunKeywords
 from treadle.sample.scores import CONFIDENCE, Evaluation, Score, ScoreRemark, about_of, digest_of, evaluation_of, wilson
 from treadle.sample.skipping import Skipped
-from treadle.worker.options import check_names, chosen
+from treadle.worker.options import chosen
 
 Z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
 

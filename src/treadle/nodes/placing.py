@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from treadle.checks import check_whole
+from treadle.checks import check_whole, suggests
 from treadle.errors import UsageError
 
 ALL = 1_000_000  # as many nodes as there are
@@ -21,6 +21,7 @@ class Machine(NamedTuple):
     gpus: float = 0.0
 
 
+@suggests
 @dataclass(frozen=True)
 class Cluster:
     """Nodes of a Ray cluster that workers are on (`docs/scaling.md`).

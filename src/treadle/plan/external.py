@@ -8,9 +8,10 @@ from typing import Any, Self
 
 import gymnasium as gym
 
+from treadle.checks import check_names
 from treadle.plan.futures import Future, Workers
 from treadle.plan.items import Ask, Done, Method, Work, columns, items_of, packed
-from treadle.worker.options import WorkerOptions, check_names, chosen
+from treadle.worker.options import WorkerOptions, chosen
 
 
 class ExternalProcess:

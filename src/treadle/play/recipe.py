@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from treadle.checks import check_seconds, check_whole
+from treadle.checks import check_seconds, check_whole, suggests
 from treadle.errors import UsageError
 from treadle.program.gym_env import EnvRecipe
 from treadle.wire.messages import Raised
@@ -70,6 +70,7 @@ class Lost:
     raised: Raised
 
 
+@suggests
 @dataclass(frozen=True, kw_only=True)
 class Inference:
     """Where a policy is asked, and about how many environments at a time.

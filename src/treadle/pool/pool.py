@@ -19,7 +19,7 @@ from functools import cache
 from time import monotonic
 from typing import Any, Self
 
-from treadle.checks import check_whole, check_workers
+from treadle.checks import check_names, check_whole, check_workers
 from treadle.errors import UsageError, Where
 from treadle.interrupts import Later, undisturbed
 from treadle.memory.arena import too_many_files
@@ -32,7 +32,7 @@ from treadle.wire import bell
 from treadle.wire.messages import Op
 from treadle.worker import life
 from treadle.worker.life import Event, State
-from treadle.worker.options import PoolOptions, check_names
+from treadle.worker.options import PoolOptions
 from treadle.worker.worker import Worker
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from treadle.checks import path_of
+from treadle.checks import path_of, suggests
 from treadle.errors import UsageError
 from treadle.record import minari as minari_files
 from treadle.record.journal import EpisodeNote, Journal, read
@@ -46,6 +46,7 @@ def shard_of(text: str | None, episodes: int | None) -> tuple[int, int]:
     return i, n
 
 
+@suggests
 def merge_shards(
     shards: Sequence[str | Path],
     out: str | Path,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from treadle.checks import check_whole, path_of, several
+from treadle.checks import check_whole, path_of, several, suggests
 from treadle.errors import UsageError
 from treadle.program.offscreen import off_screen
 from treadle.record.outcomes import ERROR, Outcome, outcomes_of
@@ -44,6 +44,7 @@ class Film(NamedTuple):
     replay: Replay
 
 
+@suggests
 def film(
     source: Any,
     *,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle import seeding
-from treadle.checks import check_seconds, check_whole
+from treadle.checks import check_seconds, check_whole, suggests
 from treadle.errors import TreadleError, UsageError
 from treadle.program.gym_env import close_env
 from treadle.program.offscreen import off_screen
@@ -39,6 +39,7 @@ AT = struct.Struct("<II")  # episode and step
 GRACE = 1.0  # seconds after the limit in which Python code that hangs ends by itself
 
 
+@suggests
 def replay(
     source: Any,
     episode: int | None = None,

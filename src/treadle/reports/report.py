@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from treadle.checks import path_of
+from treadle.checks import path_of, suggests
 from treadle.drawing import NARROW, digits_of, histogram, number, percent
 from treadle.record.outcomes import Outcome
 from treadle.reports.page import Column, Table, link, render, section
@@ -27,6 +27,7 @@ METHOD = (
 )
 
 
+@suggests
 def report(directory: str | Path, other: str | Path | None = None, *, out: str | Path | None = None) -> Path:
     """Write what came of a run as one HTML file, which needs no server, no network and no other file.
 

@@ -14,7 +14,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from treadle import seeding
-from treadle.checks import check_whole, check_workers
+from treadle.checks import check_names, check_whole, check_workers
 from treadle.errors import UsageError
 from treadle.nodes.placing import Cluster, Placement
 from treadle.play.episode import Episode
@@ -27,7 +27,7 @@ from treadle.sample.named import env_of, reference_of
 from treadle.sample.nodes import collection
 from treadle.sample.schedule import Schedule
 from treadle.sample.skipping import Skipping
-from treadle.worker.options import WorkerOptions, check_names, chosen
+from treadle.worker.options import WorkerOptions, chosen
 
 LISTED = "a list"  # what `Run.as_json` says of reset options that are no function
 

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Self
 
 from treadle import pickling
+from treadle.checks import check_names
 from treadle.errors import ClosedPool, UsageError
 from treadle.play.episode import Episode
 from treadle.play.recipe import Asking, Inference, RolloutRecipe
@@ -42,7 +43,7 @@ from treadle.samplers.steps import EnvSpec
 from treadle.samplers.worker import DefaultWorker
 from treadle.samplers.worker_factory import WorkerFactory
 from treadle.stream.watch import Watch
-from treadle.worker.options import MOST_WORKERS, WorkerOptions, check_names, chosen
+from treadle.worker.options import MOST_WORKERS, WorkerOptions, chosen
 
 
 class Sampler:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from treadle.checks import check_names
 from treadle.errors import MissingExtra, UsageError
 from treadle.tasks import arguments
 from treadle.tasks.arguments import NotSupported
@@ -22,7 +23,7 @@ from treadle.tasks.orders import Ask, NextTask, ResetSampler
 from treadle.tasks.vector import TaskVector
 from treadle.vector.core import one_at_a_time
 from treadle.worker.backends import default_backend
-from treadle.worker.options import WorkerOptions, check_names, chosen
+from treadle.worker.options import WorkerOptions, chosen
 
 if TYPE_CHECKING:
     from treadle.lockstep.lockstep import Operation

@@ -22,6 +22,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from treadle.checks import suggests
 from treadle.errors import TaskRaised, UsageError, WorkerError, WorkerTimeout
 from treadle.pool import failure
 from treadle.pool.events import Done, Lost
@@ -103,6 +104,7 @@ class Gone(Exception):
     """The worker is."""
 
 
+@suggests
 def check_env(
     env: str | EnvSpec | Callable[..., gym.Env],
     *,

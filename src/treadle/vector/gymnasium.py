@@ -20,7 +20,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
-from treadle.checks import check_whole
+from treadle.checks import check_names, check_whole
 from treadle.errors import BadAction, ClosedPool, LayoutsDiffer, UsageError, WorkerError
 from treadle.lockstep.lockstep import Lockstep
 from treadle.lockstep.measured import AWAY, CALLS, DUE, LEFT, Measured
@@ -38,7 +38,7 @@ from treadle.vector.rollout import Act, Rollout, RolloutMaker
 from treadle.vector.shares import shares_of
 from treadle.vector.spaces import ObservationMode, VectorSpaces, check_mode, vector_spaces
 from treadle.worker.backends import default_backend
-from treadle.worker.options import PoolOptions, WorkerOptions, check_names, chosen
+from treadle.worker.options import PoolOptions, WorkerOptions, chosen
 
 log = logging.getLogger("treadle")
 

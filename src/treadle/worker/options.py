@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from treadle import gone
-from treadle.checks import as_bytes, check_seconds, check_whole, several
+from treadle.checks import as_bytes, check_seconds, check_whole, several, suggests
 from treadle.errors import UsageError
 from treadle.worker.life import RestartPolicy
 
@@ -21,6 +18,7 @@ AUTO = "auto"
 EXAMPLE = "WorkerOptions(start_timeout=300)"
 
 
+@suggests
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
     """How workers are run. Every face takes it as `worker_options`, beside `workers`, `step_timeout` and `on_failure`.
@@ -181,35 +179,3 @@ def check_environ(given: Any) -> None:
     )
     if not texts:
         raise UsageError(f"worker_environ is a dict of texts (or None), or a function that returns one, got {given!r}")
-
-
-class NoSuchOption(UsageError, TypeError):
-    """An option that there is none of, as Python's own error for an unknown argument."""
-
-
-def check_names(face: Callable[..., Any], given: Iterable[str], taken: Collection[str] = ()) -> None:
-    """Raises NoSuchOption for a keyword argument that `face`, a function or a class, hands on and that is not `taken`
-    there. The error names the face, and of all that it takes the nearest name."""
-    for name in given:
-        if name not in taken:
-            if text := gone.instead(f"{name}="):
-                raise NoSuchOption(text)
-            written = {each: f"{each}=" for each in (*taken, *arguments_of(face))}
-            inside = {each: how for each in gone.FIELDS if (how := gone.field_of(each, written))}
-            if name in inside:
-                raise NoSuchOption(f"{face.__name__}() takes {name} in an object: {inside[name]}")
-            near = difflib.get_close_matches(name, written | inside, 1)
-            hint = f"; did you mean {(written | inside)[near[0]]}?" if near else ""
-            raise NoSuchOption(f"{face.__name__}() got an unexpected keyword argument {name!r}{hint}")
-
-
-def arguments_of(face: Callable[..., Any]) -> set[str]:
-    """The names of the arguments of a function; or of a class, those of its bases' constructors included that its own
-    hands on."""
-    found: set[str] = set()
-    for one in [vars(each).get("__init__") for each in face.__mro__] if isinstance(face, type) else [face]:
-        given = inspect.signature(one).parameters.values() if inspect.isfunction(one) else ()
-        found.update(each.name for each in given if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD))
-        if given and not any(each.kind is each.VAR_KEYWORD and each.name != "unknown" for each in given):
-            break
-    return found - {"self"}
