@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import treadle
 from treadle.vector.infos import columns
-from treadle.wire.info_rows import FinalRows, InfoPacker, InfoRows, Schema, from_raw, joined, raw_of
+from treadle.wire.info_rows import FinalRows, InfoPacker, InfoRows, Schema, columns_of_rows, from_raw, joined, raw_of
 
 KINDS = [np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint64, np.uint32, np.uint8]
 
@@ -98,6 +98,35 @@ def test_slots_without_an_info_are_masked(has: list[bool], kind: type) -> None:
     groups, rest = InfoPacker(tuple(range(4))).pack(given_)
     assert not rest
     same(columns(4, InfoRows(groups) if groups else {}), columns(4, given_))
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ((1, 0.5), np.float64),  # as a FrozenLake's reset and its steps tell
+        ((0.5, 1), np.float64),
+        ((True, 2), np.int64),
+        ((np.int32(1), 2.0), np.float64),
+        ((np.float32(1), 2.0), None),  # one column may round: as Gymnasium has it, slot by slot
+    ],
+)
+def test_kinds_of_numbers_become_one_column(values: tuple[Any, Any], dtype: Any) -> None:
+    infos = {slot: {"prob": value} for slot, value in enumerate(values)}
+    groups, _ = InfoPacker((0, 1)).pack(infos)
+    assert len(groups) == 2
+    made = columns_of_rows(2, groups)
+    if dtype is None:
+        assert made is None
+    else:
+        assert made is not None
+        same(made["prob"], np.array(values, dtype))
+    same(columns(2, InfoRows(groups)), columns(2, infos))
+
+
+def test_an_integer_beyond_64_bits_stays_itself_among_floats() -> None:
+    found = columns(3, {0: {"x": 0.5}, 1: {"x": 2**64}, 2: {"x": float("nan")}})["x"]
+    assert found.dtype == object
+    assert found[1] == 2**64
 
 
 def test_what_is_handed_out_is_the_callers() -> None:

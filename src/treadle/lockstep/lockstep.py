@@ -124,6 +124,8 @@ class Lockstep:
         workers = pool.group.in_slot_order()
         lanes: list[Any] = [m for m in workers if not m.inline]  # each has a line
         own = next((m.server for m in workers if m.inline), None)
+        if own is not None:
+            own.alone = not lanes
         take_block, batches = self._ring.take, self._batches
         hand_out = batches.hand_out if self.history is None else self.history.keeping(batches.hand_out)
         finals_of = batches.finals if self.recovery is None else self.recovery.finals
@@ -183,7 +185,9 @@ class Lockstep:
             said = [*told.values()] if extras is None else [extras, *told.values()]
             if not all_fixed or (said and any(each.raised for each in said)):
                 return self._finish(block, said, ended=bool(ended & FLAG_ENDED))
-            infos: Mapping[int, Any] = joined([each.infos for each in said]) if said else {}
+            infos: Mapping[int, Any] = joined([each.infos for each in said]) if told else {}
+            if not told and extras is not None:
+                infos = extras.infos
             arrays = hand_out(block)
             finals: dict[int, Any] = {}
             if ended & FLAG_ENDED:

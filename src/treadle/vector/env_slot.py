@@ -82,7 +82,7 @@ class EnvSlot(GymEnv):
         register_missing(registrations)
         super().__init__(recipe, on_end)
         self._kept: dict[str, Any] | None = None
-        self._over = False
+        self._over, self._next_step = False, on_end is OnEnd.NEXT_STEP
         self.begins_next_now: bool | None = None
         self._keeper: Keeper | None = None
         if AleState.fits(getattr(self.env, "unwrapped", self.env)):  # it is listened to from the beginning
@@ -96,13 +96,15 @@ class EnvSlot(GymEnv):
             options = self._kept = options.options
         else:
             self._kept = None
-        self._over = False
-        return super().begin(seed, dict(options) if options is not None else None)
+        self._over, self.step = False, self.env.step
+        return self.env.reset(seed=seed, options=None if options is None else dict(options))
 
     def ended(
         self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]
     ) -> StepResult:
         self._over = True
+        if self._next_step:
+            return StepResult(observation, reward, terminated, truncated, info, None, None, True)
         return super().ended(observation, reward, terminated, truncated, info)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

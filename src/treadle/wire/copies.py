@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from treadle import pickling
+from treadle.wire.info_rows import NUMBERS
 from treadle.wire.messages import shown
 
 _FINAL = (type(None), bool, int, float, str, bytes, np.generic)
@@ -54,6 +55,16 @@ def snapshot(value: Any) -> Any:
         return copied(value)
     except RecursionError:  # it holds itself
         return _deeply_copied(value)
+
+
+def numbers_copied(infos: Mapping[int, Any]) -> dict[int, Any] | None:
+    """Copies of infos that are dicts of numbers; None where one is more than that."""
+    copies, are_numbers = {}, NUMBERS.issuperset
+    for i, info in infos.items():
+        if type(info) is not dict or not are_numbers(map(type, info.values())):
+            return None
+        copies[i] = info.copy()
+    return copies
 
 
 def copied(value: Any) -> Any:

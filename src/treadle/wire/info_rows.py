@@ -261,19 +261,30 @@ def _merged(n: int, some: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]
     out: dict[str, Any] = {}
     for key, parts in having.items():
         first, mask = parts[0][1], np.zeros(n, np.bool_)
-        dtype, shape, nested = first.dtype, first.shape[1:], first.dtype.names is not None
-        column: Any = _merged(n, parts) if nested else np.zeros((n, *shape), dtype)
-        for slots, values in parts:
-            mask[slots] = True
-            if nested and values.dtype.names is not None:
-                continue
-            if nested or values.dtype != dtype or values.shape[1:] != shape:
+        dtype: np.dtype | None = first.dtype
+        shape, nested = first.shape[1:], first.dtype.names is not None
+        for _, values in parts:
+            if (values.dtype.names is not None) is not nested or values.shape[1:] != shape:
                 return None
-            column[slots] = values
+            if not nested and (dtype := _wider(dtype, values.dtype)) is None:
+                return None
+        column: Any = _merged(n, parts) if nested else np.zeros((n, *shape), dtype)
         if column is None:
             return None
+        for slots, values in parts:
+            mask[slots] = True
+            if not nested:
+                column[slots] = values
         out[key], out[f"_{key}"] = column, mask
     return out
+
+
+@cache
+def _wider(dtype: Any, other: np.dtype) -> np.dtype | None:
+    """Of a column that holds both without loss, as `treadle.vector.infos` widens it. None: there one may round."""
+    if np.can_cast(other, dtype, "same_kind"):
+        return dtype if np.can_cast(other, dtype) else None
+    return np.result_type(dtype, other)
 
 
 @cache

@@ -20,7 +20,7 @@ from treadle.coroutines import GivenUp
 from treadle.errors import attributes_of
 from treadle.memory.rows import Rows
 from treadle.spaces import Mailed
-from treadle.wire.copies import checked_info, copied, portable, snapshot
+from treadle.wire.copies import checked_info, copied, numbers_copied, portable, snapshot
 from treadle.wire.info_rows import FinalRows, InfoPacker, InfoRows
 from treadle.wire.messages import Extras, Op, Raised, Reply, Request, shown, unsendable, without_failing
 from treadle.worker.recorder import WORKER, Recorder, TimedSteps, recorder_of
@@ -33,6 +33,7 @@ class Server:
     ended: did a slot's episode end in the latest step?
     due: the number of the next request whose steps are timed, slot by slot.
     took: ns of the latest one.
+    alone: are there no workers beside it? Then infos that are numbers stay dicts: nothing joins them as rows.
     """
 
     def __init__(self, slots: tuple[int, ...], programs: list[Any], *, in_caller: bool = False, local: bool = False):
@@ -54,6 +55,7 @@ class Server:
         self._view: Any = None  # the block that the current request writes
         self.ended, self.due, self.took = False, 0, 0
         self._recorder: Recorder | None = None
+        self.alone = False
 
     def attach(self, rows: Rows) -> None:
         """Step into these rows. The count of steps and episodes is kept there from now on, for the caller to read."""
@@ -361,6 +363,8 @@ class Server:
         """What a step or a reset says beyond its rows; infos become rows of numbers where they can. One that is none
         (`checked_info`) becomes its slot's failure."""
         groups: Any = ()
+        if self.alone and not (loose or finals or raised) and (own := numbers_copied(infos)) is not None:
+            return Extras(own, {}, {}, {})
         if infos:
             groups, infos = self._packer.pack(infos)
         if not (infos or loose or finals or raised):
