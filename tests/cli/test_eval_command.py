@@ -30,6 +30,9 @@ def test_two_policies_meet_the_same_episodes() -> None:
     done = treadle(*play)
     assert (done.returncode, done.stderr) == (0, "")
     assert "better in 9, equal in 0, worse in 0 of 9 episodes" in done.stdout
+    quiet = treadle(*play, "--quiet").stdout
+    assert len(quiet.splitlines()) == 3, "no table"
+    assert done.stdout.endswith(quiet)
     result = json.loads(treadle(*play, "--json", "--workers", 1).stdout)
     lengths = [[score["length"] for score in result[name]["scores"]] for name in ("first", "second")]
     assert lengths[0] == lengths[1]

@@ -14,8 +14,8 @@ from treadle.lockstep.batch import Batch
 from treadle.lockstep.lockstep import Lockstep
 from treadle.pool.pool import Pool as AnyPool
 from treadle.program.base import OnEnd
-from treadle.program.gym_env import gym_env
 from zoo.faults import Sound
+from zoo.programs import gym_env
 
 LOCAL: list[dict[str, Any]] = [{"backend": "serial"}, {"backend": "thread", "workers": 2}]
 PROCESS: list[dict[str, Any]] = [

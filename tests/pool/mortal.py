@@ -13,7 +13,7 @@ from gymnasium import spaces as gs
 
 from pool.kit import Pool
 from treadle.program.base import OnEnd
-from treadle.program.gym_env import gym_env
+from zoo.programs import gym_env
 
 LENGTH = 5  # steps of an episode
 SEED, EPISODE, T, ACTION, LIFE = range(5)  # columns of an observation

@@ -16,7 +16,7 @@ sys.path.append({str(Path(__file__).parent.parent)!r})
 import numpy as np
 from treadle.errors import UsageError
 from pool.kit import Pool
-from treadle.program.gym_env import gym_env
+from zoo.programs import gym_env
 from zoo import faults
 from zoo.faults import Sound
 

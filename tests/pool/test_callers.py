@@ -17,8 +17,8 @@ from kit import PROCESS, Pool, show
 from scripts import PRELUDE, Script
 
 from treadle.errors import UsageError
-from treadle.program.gym_env import gym_env
 from zoo.faults import Sound
+from zoo.programs import gym_env
 
 
 def test_the_caller_forks() -> None:

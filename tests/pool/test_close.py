@@ -33,9 +33,9 @@ from scripts import Script, alive, descendants
 
 from conftest import own_shm
 from treadle.errors import ClosedPool, StartupFailed, UsageError
-from treadle.program.gym_env import gym_env
 from zoo import faults
 from zoo.faults import Sound
+from zoo.programs import gym_env
 
 
 @pytest.mark.parametrize("setup", EVERYWHERE, ids=show)

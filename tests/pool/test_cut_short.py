@@ -10,9 +10,9 @@ from kit import ACTIONS, Pool, warm
 
 from conftest import ITS_OWN_ALARM
 from treadle.errors import TaskRaised, UsageError, WorkerTimeout
-from treadle.program.gym_env import gym_env
 from zoo import faults
 from zoo.faults import Sound
+from zoo.programs import gym_env
 
 
 class Interrupts(Sound):

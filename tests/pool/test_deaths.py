@@ -36,12 +36,12 @@ from treadle.errors import (
     WorkerTimeout,
 )
 from treadle.pool import failure
-from treadle.program.gym_env import gym_env
 from treadle.worker.forkserver import wait_readable
 from treadle.worker.life import State
 from treadle.worker.process import ProcessWorker
 from zoo import faults
 from zoo.faults import DEADLY, STUCK, Sound
+from zoo.programs import gym_env
 
 
 @pytest.mark.parametrize("setup", [*EVERYWHERE, PROCESS[1]], ids=show)

@@ -13,7 +13,7 @@ from kit import ACTIONS, EVERYWHERE, FAULTY, LOCAL, PROCESS, Pool, is_remote, sh
 import hostile
 from hostile import BEYOND, ZOO, Case, Raises
 from treadle.errors import RemoteTraceback, StartupFailed, TaskRaised, Where, WorkerDied, WorkerError
-from treadle.program.gym_env import gym_env
+from zoo.programs import gym_env
 
 EACH = {**ZOO, **BEYOND}
 

@@ -32,10 +32,10 @@ from treadle.errors import (
     WorkerDied,
 )
 from treadle.program.base import OnEnd
-from treadle.program.gym_env import gym_env
 from treadle.worker.life import State
 from zoo import faults
 from zoo.faults import MISFITS, RAISING, Outcome, Sound
+from zoo.programs import gym_env
 
 
 @pytest.mark.parametrize("setup", EVERYWHERE, ids=show)

@@ -10,7 +10,7 @@ from kit import Pool
 from plain import Row, Waverer, actions_for, digest, play, rows_of, same
 
 from treadle.program.base import OnEnd
-from treadle.program.gym_env import gym_env
+from zoo.programs import gym_env
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden.json"
 N = 6

@@ -9,8 +9,9 @@ import pytest
 
 from treadle.errors import MissingExtra, UsageError
 from treadle.program.base import OnEnd, Program, settle
-from treadle.program.gym_env import EnvRecipe, GymEnv, gym_env, portable_spec
+from treadle.program.gym_env import EnvRecipe, GymEnv, portable_spec
 from zoo.faults import Sound
+from zoo.programs import gym_env
 
 
 def finish(program: GymEnv) -> Any:

@@ -11,10 +11,10 @@ import pytest
 import treadle
 from pool.kit import Pool, until
 from treadle.errors import StartupFailed
-from treadle.program.gym_env import gym_env
 from treadle.worker import forkserver
 from treadle.worker.forkserver import ForkServer
 from zoo.faults import Sound
+from zoo.programs import gym_env
 
 PRELOADED = "MiniGrid-Empty-5x5-v0"  # for which there is a server of its own
 

@@ -9,9 +9,9 @@ import pytest
 
 from pool.kit import Pool
 from treadle.errors import WorkerDied
-from treadle.program.gym_env import gym_env
 from treadle.worker import process as oom
 from zoo.faults import Sound
+from zoo.programs import gym_env
 
 
 @pytest.fixture

@@ -20,13 +20,14 @@ from pool.kit import Pool, within
 from pool.scripts import Script
 from treadle.errors import StartupFailed
 from treadle.pickling import dumps
-from treadle.program.gym_env import EnvRecipe, gym_env
+from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import load_object
 from treadle.sample.named import Named
 from treadle.vector.gymnasium import VectorEnv
 from treadle.worker import forking, forkserver
 from treadle.worker.modules import named, worth_preloading
 from treadle.worker.options import WorkerOptions
+from zoo.programs import gym_env
 
 MODULE = """
 import os, random, sys, threading, time

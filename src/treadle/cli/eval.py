@@ -51,9 +51,9 @@ def run(options: Eval) -> int:
         if options.json:
             print(as_json(_without_timings(asdict(compared or first))), file=out)
         elif compared is None:
-            _show(first)
+            _show(first, options.quiet)
         else:
-            _show_pair(compared)
+            _show_pair(compared, options.quiet)
     return failures.OK
 
 
@@ -80,14 +80,15 @@ def _show_part(options: Eval, result: Evaluation | None) -> None:
     if result is None:
         print("no episode was finished")
         return
-    _show(result)
+    _show(result, options.quiet)
     kept = f" and are kept in {options.out}; the same command with --resume continues" if options.out else ""
     print(printable(f"{len(result.scores):,} of {options.episodes:,} episodes were finished{kept}"))
 
 
-def _show(result: Evaluation) -> None:
-    print_table([score.cells for score in result.scores[:SHOWN]], SCORE_HEADER)
-    _rest(result)
+def _show(result: Evaluation, quiet: bool) -> None:
+    if not quiet:
+        print_table([score.cells for score in result.scores[:SHOWN]], SCORE_HEADER)
+        _rest(result)
     for task, each in result.tasks.items():
         print(f"{task}: {each}")
     _asked(result)
@@ -104,7 +105,7 @@ def _asked(result: Evaluation) -> None:
         print(f"{result.policy} was {said}")
 
 
-def _show_pair(result: Comparison) -> None:
+def _show_pair(result: Comparison, quiet: bool) -> None:
     others = {score.index: score for score in result.second.scores}
     pairs = [(score, others[score.index]) for score in result.first.scores if score.index in others]
     rows = [
@@ -118,8 +119,9 @@ def _show_pair(result: Comparison) -> None:
         for a, b in pairs[:SHOWN]
     ]
     one, two = (f"return of {each.policy}" for each in (result.first, result.second))
-    print_table(rows, ("episode", one, two, "difference", "seed"))
-    _rest(result.first)
+    if not quiet:
+        print_table(rows, ("episode", one, two, "difference", "seed"))
+        _rest(result.first)
     for each in (result.first, result.second):
         _asked(each)
     for task, first in result.first.tasks.items():

@@ -347,6 +347,7 @@ class Eval(PlayCommand):
         on_error: What becomes of the run when an episode fails in its reset or step; see treadle collect --help.
         max_skipped: Fail when more are left out.
         report: With --out: write DIR/report.html at the end; see treadle report --help.
+        quiet: No progress and no table of episodes.
     """
 
     env: str = typed(MISSING, "ENV", position=True, means=suite)

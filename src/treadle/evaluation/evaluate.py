@@ -20,9 +20,8 @@ from treadle.evaluation.remarks import remarks_of
 from treadle.evaluation.results import Results
 from treadle.play.episode import SUCCESS_KEYS, Episode
 from treadle.play.recipe import ResetOptions, check_reset_options, options_of
-from treadle.program.gym_env import EnvRecipe, recipe_parts
+from treadle.program.gym_env import TASK, EnvRecipe, Suite, recipe_parts
 from treadle.program.policies import policy_name
-from treadle.program.suite import TASK, Suite
 from treadle.progress import Log, Progress, Shows, Standing
 from treadle.record.journal import EpisodeNote, read
 from treadle.record.making import Interrupted, make

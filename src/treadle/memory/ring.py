@@ -108,7 +108,6 @@ class Ring(Buffer):
 
     Attributes:
         aimed: the block that `take` returns, whatever is free.
-        copies: batches that had to be copied because all blocks were held.
         target: the ring of the blocks that were aimed at last; it hands them out.
         finals: the terminal observations of all blocks; an array a leaf, None for one without a fixed shape.
     """
@@ -125,7 +124,6 @@ class Ring(Buffer):
         self._makers: list[Sequence[Callable[[], np.ndarray]]] = [()] * steps
         self._rows: list[Sequence[ReferenceType[np.ndarray]]] = [()] * steps  # what was lent of each
         self.aimed: int | None = None
-        self.copies = 0
         self.target: Ring | None = None
         self.finals = [None if each is None else self._array(each) for each in fields.finals]
 
@@ -176,7 +174,6 @@ class Ring(Buffer):
         if block != self.spare:
             self._rows[t] = list(references(map(arrays.__getitem__, self._large))) if self._large else ()
             return arrays
-        self.copies += 1
         for i in self._large:
             arrays[i] = arrays[i].copy()
         return arrays

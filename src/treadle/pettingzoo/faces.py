@@ -18,8 +18,7 @@ from gymnasium.vector.utils import batch_space
 
 from treadle import trees
 from treadle.errors import UsageError
-from treadle.pettingzoo.env import KEY, AgentsEnv
-from treadle.pettingzoo.layout import AgentsLayout, Outcome
+from treadle.pettingzoo.env import KEY, AgentsEnv, AgentsLayout, Outcome
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import columns, rows_of_infos
 from treadle.vector.make_vec import vector_of
@@ -34,7 +33,7 @@ class AgentsFace:
     """What both forms have.
 
     Attributes:
-        vec: the vector below. Its batches are as `treadle.pettingzoo.layout` says.
+        vec: the vector below. Its batches are as `treadle.pettingzoo.env` says.
         agents, possible_agents: the names of all agents that there may be.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self
 
 import gymnasium as gym
@@ -47,22 +47,16 @@ class ExternalProcess:
 
     def _set(self, workers: Workers, slot: int, *, owner: bool) -> None:
         self._workers, self._slot, self._owner = workers, slot, owner
-        self._observation_space: Any = None
-        self._action_space: Any = None
 
-    @property
+    @cached_property
     def observation_space(self) -> gym.Space:
         """The environment's; asked for once."""
-        if self._observation_space is None:
-            self._observation_space = self._get("observation_space")
-        return self._observation_space
+        return self._get("observation_space")
 
-    @property
+    @cached_property
     def action_space(self) -> gym.Space:
         """The environment's; asked for once."""
-        if self._action_space is None:
-            self._action_space = self._get("action_space")
-        return self._action_space
+        return self._get("action_space")
 
     def __getattr__(self, name: str) -> Any:
         """The environment's attribute; a method becomes one that runs there. Raises AttributeError, as attributes do.

@@ -36,9 +36,8 @@ from treadle.play.recipe import Lost, Remark, Results, RolloutOrder, RolloutReci
 from treadle.play.recorder import MEET, EpisodeBuffer
 from treadle.program.actors import build_actor
 from treadle.program.base import Description, Program, StepResult, StreamControl
-from treadle.program.gym_env import EnvRecipe, check_reset, close_env, portable_spec
+from treadle.program.gym_env import EnvRecipe, Suite, check_reset, close_env, portable_spec
 from treadle.program.ids import import_package
-from treadle.program.suite import Suite
 from treadle.spaces import Layout, Mismatch
 
 

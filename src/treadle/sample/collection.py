@@ -1,6 +1,6 @@
 """One run of whole episodes at work: the same bytes for any number of workers.
 
-A run is a stream of indices (`by_index.py`) to workers that play by themselves (`orders.py`), or whose policy is asked
+A run is a stream of indices (`schedule.py`) to workers that play by themselves (`orders.py`), or whose policy is asked
 here (`rows.py`). What a worker's death costs is made again (`fate.py`); whether another worker takes its place is
 decided in `pool/calls.py`.
 """
@@ -18,14 +18,13 @@ from treadle.play.recipe import RolloutRecipe, Shares
 from treadle.play.rounds import Globals
 from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
-from treadle.sample.by_index import ByIndex
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.fate import ByIndexFate, spaces_played
 from treadle.sample.growth import Growth
 from treadle.sample.inference import ENVS_PER_WORKER
 from treadle.sample.orders import Orders
 from treadle.sample.rows import Rows
-from treadle.sample.schedule import Schedule
+from treadle.sample.schedule import ByIndex, Schedule
 from treadle.stream.stream import Courier, Stream
 from treadle.stream.watch import Tell, Watch
 from treadle.wire import bell

@@ -22,8 +22,8 @@ from treadle.pool.pool import Pool
 from treadle.program.base import Description
 from treadle.repro import Repro, note, spaces_of
 from treadle.sample import failed
-from treadle.sample.by_index import ByIndex
 from treadle.sample.failed import CollectionFailed, Failures
+from treadle.sample.schedule import ByIndex
 from treadle.sample.skipping import HINT, Skipping, remedy
 from treadle.stream.watch import Watch
 from treadle.wire.messages import Raised

@@ -24,12 +24,11 @@ from treadle.pool.events import Done
 from treadle.pool.pool import Pool
 from treadle.program.base import Description, Program, StreamControl
 from treadle.program.gym_env import of_coroutines
-from treadle.sample.by_index import ByIndex
 from treadle.sample.collection import OF_FATE, Collection, run_here
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.fate import ByIndexFate, ToldFate
 from treadle.sample.orders import Orders
-from treadle.sample.schedule import AHEAD, SHARES_LEFT, Schedule
+from treadle.sample.schedule import AHEAD, SHARES_LEFT, ByIndex, Schedule
 from treadle.stream.watch import Tell
 from treadle.worker.backends import default_backend
 from treadle.worker.worker import Worker

@@ -13,9 +13,9 @@ from treadle.play.recipe import Results, RolloutOrder, RolloutRecipe
 from treadle.play.rounds import Globals, RolloutSlot
 from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
-from treadle.sample.by_index import ByIndex
 from treadle.sample.fate import ByIndexFate
 from treadle.sample.growth import AT_ONCE
+from treadle.sample.schedule import ByIndex
 from treadle.wire.messages import Op
 from treadle.worker.life import RestartPolicy
 from treadle.worker.worker import Worker

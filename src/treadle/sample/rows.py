@@ -25,13 +25,13 @@ from treadle.pool import failure, tracing
 from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
 from treadle.program.asking import CallerPolicy
+from treadle.program.gym_env import Suite
 from treadle.program.policies import _mends, built_policy, casts, policy_name
-from treadle.program.suite import Suite
 from treadle.sample import failed
 from treadle.sample.batching import BatchFormer
-from treadle.sample.by_index import ByIndex
 from treadle.sample.fate import ByIndexFate, spaces_played
 from treadle.sample.inference import ENVS_PER_WORKER
+from treadle.sample.schedule import ByIndex
 from treadle.spaces import Layout, Mismatch
 from treadle.wire.info_rows import InfoRows
 from treadle.wire.line import BUSY_NS

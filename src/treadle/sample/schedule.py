@@ -1,4 +1,4 @@
-"""Which episodes a run consists of: pure decisions, no processes.
+"""Which episodes a run consists of, and who was asked for which: pure decisions, no processes.
 
 Episodes have indices; episode i is made from (root seed, i) alone. `--episodes N` wants 0..N-1; `--steps N` wants the
 shortest prefix 0..k whose lengths add up to at least N, so that short episodes are not over-represented: an episode
@@ -8,10 +8,13 @@ counts because of its index, never because it was ready first.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from time import monotonic
 
+from treadle.play.recipe import BATCH, BATCH_SECONDS
 from treadle.progress import Standing
+from treadle.stream.watch import Tally
 
 WINDOW = 8192  # how far a run may be ahead of its first unfinished episode
 STEPS_IN_ORDER, MOST_IN_ORDER = 1600, 64
@@ -31,6 +34,9 @@ class Schedule:
         first: the index that it begins with.
         kept: the run ends with the episode that makes so many fit; None: all are.
         unfit: those of `have` that are not.
+
+    Attributes:
+        upcoming: the lowest index that has never been handed out.
     """
 
     def __init__(
@@ -53,7 +59,7 @@ class Schedule:
         self._there = len(self.lengths) + len(self.skipped)  # of those that are still to be handed out
         self.elsewhere = 0 if episodes is None else episodes - len(range(self._shard, episodes, self._of))
         self._there += self.elsewhere
-        self._next = first
+        self.upcoming = first
         self._again: deque[int] = deque()
         self.issued: set[int] = set()  # handed out and not finished
         self.window = WINDOW
@@ -67,25 +73,20 @@ class Schedule:
         if self._again:
             index = self._again.popleft()
         else:
-            while self._next in self.lengths or self._next in self.skipped or self._is_elsewhere(self._next):
-                self._next += 1
+            while self.upcoming in self.lengths or self.upcoming in self.skipped or self._is_elsewhere(self.upcoming):
+                self.upcoming += 1
                 self._there -= 1
-            if self.end is not None and self._next >= self.end:
+            if self.end is not None and self.upcoming >= self.end:
                 return None
-            if self._next - self.prefix >= self.window:
+            if self.upcoming - self.prefix >= self.window:
                 return None  # until the one that lags is finished
-            index = self._next
-            self._next += 1
+            index = self.upcoming
+            self.upcoming += 1
         self.issued.add(index)
         return index
 
     def _is_elsewhere(self, index: int) -> bool:
         return index % self._of != self._shard
-
-    @property
-    def upcoming(self) -> int:
-        """The lowest index that has never been handed out."""
-        return self._next
 
     def to_hand_out(self, mean: float) -> float:
         """About how many indices are still to be taken, if episodes are `mean` steps long; may be negative.
@@ -94,14 +95,14 @@ class Schedule:
         what is made, so an estimate may be wrong.
         """
         if self.end is not None:
-            left = self.end - self._next - self._there + len(self._again)
+            left = self.end - self.upcoming - self._there + len(self._again)
             if self.kept is None or self.complete:
                 return left
             tries = (1 + len(self.lengths)) / (1 + len(self.lengths) - len(self.unfit))  # for one that is fit
-            return min(left, (self.kept - self._prefix_kept) * tries - (self._next - self.prefix) + len(self._again))
+            return min(left, (self.kept - self._prefix_kept) * tries - (self.upcoming - self.prefix) + len(self._again))
         if self._steps is None:
             return math.inf
-        return (self._steps - self.prefix_steps) / mean - (self._next - self.prefix)
+        return (self._steps - self.prefix_steps) / mean - (self.upcoming - self.prefix)
 
     @property
     def mean(self) -> float:
@@ -183,3 +184,114 @@ class Schedule:
             enough = self._steps is not None and self.prefix_steps >= self._steps
             if enough or (self.kept is not None and self._prefix_kept >= self.kept):
                 self.end = self.prefix
+
+
+class ByIndex:
+    """A source of indices, see `treadle.stream.stream`.
+
+    Args:
+        schedule: which episodes.
+        root: the run's seed.
+        room: asked before an index is handed out beyond `least`: may the caller take more results?
+
+    Attributes:
+        schedule, root: of the present run.
+        dealt: worker -> indices that it was asked for and has not told of, in the order in which it was asked.
+        given: worker -> how many its present process was asked for.
+        alone: worker -> what it plays first, each by itself.
+        workers: that play, or have; the courier says.
+        least: indices that are out however little room there is.
+        ahead: indices that a worker has, besides those that it plays, before anybody looks whether it has enough.
+        bounds: is there a bound to the results that the caller takes?
+        together: results that a worker may tell of at a time, and how long one waits for others.
+        tally: what was made.
+    """
+
+    ahead: float = AHEAD
+    together = BATCH, BATCH_SECONDS
+
+    def __init__(self, schedule: Schedule, root: int, room: Callable[[int], bool] | None = None) -> None:
+        self.schedule, self.root = schedule, root
+        self.bounds, self._room = room is not None, room or (lambda outstanding: True)
+        self.dealt: dict[int, dict[int, None]] = defaultdict(dict)
+        self.given: dict[int, int] = defaultdict(int)
+        self.alone: dict[int, list[int]] = {}
+        self.workers, self.least, self.tally = 1, 0, Tally()
+        self._since, self._before, self._last = monotonic(), 0, True
+
+    @property
+    def done(self) -> bool:
+        """Is all there?"""
+        return self.schedule.complete
+
+    def begin(self) -> None:
+        """What is made counts from now on."""
+        self._since, self._before = monotonic(), self.tally.episodes
+
+    def again(self, schedule: Schedule, root: int) -> None:
+        """Another run begins, as others may: nobody was asked for anything."""
+        self.schedule, self.root, self._last = schedule, root, False
+        for mine in self.dealt.values():
+            mine.clear()
+        self.alone.clear()
+
+    def bounded(self, count: int) -> int:
+        """So many workers, or slots, but no more than there are indices to make: others would find nothing to do."""
+        schedule = self.schedule
+        if schedule.end is None:
+            return count
+        return max(1, min(count, schedule.end - len(schedule.lengths) - len(schedule.skipped)))
+
+    @property
+    def unmade(self) -> float:
+        """Indices that are still to be taken, as far as is known."""
+        return self.schedule.to_hand_out(self.schedule.mean)
+
+    def left(self) -> float:
+        """Seconds that it goes on with the workers that there are; inf: nobody knows, or there are further runs."""
+        made, left = self.tally.episodes - self._before, max(0.0, self.unmade) + len(self.schedule.issued)
+        return left * (monotonic() - self._since) / made if made and self._last else math.inf
+
+    def share(self, workers: int) -> tuple[int, int]:
+        """See `Schedule.share`."""
+        return self.schedule.share(workers)
+
+    def take(self, worker: int, most: int, held: int) -> list[int]:
+        """The next indices for a worker, `most` of them and no more than the caller has room for, who holds so many
+        results already. Empty: it has enough, or there is nothing."""
+        suspects = self.alone.get(worker)
+        if suspects is not None:
+            if self.dealt[worker]:
+                return []
+            if suspects:
+                return [suspects.pop(0)]
+            del self.alone[worker]
+        schedule, found = self.schedule, list[int]()
+        while len(found) < most:
+            out = len(schedule.issued) + held
+            if out >= self.least and not self._room(out):
+                break
+            index = schedule.take()
+            if index is None:
+                break
+            found.append(index)
+        return found
+
+    def deal(self, worker: int, indices: list[int]) -> None:
+        """A worker is asked for these."""
+        self.dealt[worker].update(dict.fromkeys(indices))
+        self.given[worker] += len(indices)
+
+    def lose(self, worker: int, index: int) -> None:
+        """Take an index back from a worker: another one makes it."""
+        del self.dealt[worker][index]
+        self.schedule.lose(index)
+
+    def finish(self, worker: int, index: int, length: int, fit: bool = True) -> bool:
+        """Note an episode that a worker has made; did the run want it?"""
+        del self.dealt[worker][index]
+        wanted = self.schedule.finish(index, length, fit)
+        if wanted:
+            self.tally.steps += length
+            self.tally.episodes += 1
+        return wanted

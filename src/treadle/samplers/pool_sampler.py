@@ -27,12 +27,11 @@ from treadle.program.gym_env import EnvRecipe
 from treadle.program.ids import own_registrations
 from treadle.program.policies import policy_name
 from treadle.progress import Progress, Standing
-from treadle.sample.by_index import ByIndex
 from treadle.sample.collection import Collection, run_here
 from treadle.sample.growth import Growth
 from treadle.sample.inference import asking_of
 from treadle.sample.run import check_root
-from treadle.sample.schedule import Schedule
+from treadle.sample.schedule import ByIndex, Schedule
 from treadle.sample.scores import Evaluation, Score, evaluation_of, score_of
 from treadle.samplers.adapt import environment
 from treadle.samplers.agents import askable, is_parameters, set_parameters
