@@ -180,7 +180,7 @@ class Repro:
         members |= {f"{name}.pickle": data for name, data in sealed.items()}
         if not self.doubt and (signature := signing.signature(*_to_sign(members))):
             members[SIGNATURE] = signature.encode()
-        with written(path) as whole, zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+        with written(path, 0o600) as whole, zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in members.items():
                 archive.writestr(name, content)
         self.path = path

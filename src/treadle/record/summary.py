@@ -159,7 +159,7 @@ def write_summary(path: str | Path, summary: Summary) -> None:
         OSError: when it cannot be written, with the path; an older file is still there.
     """
     try:
-        with written(Path(path)) as file:
+        with written(Path(path), 0o600) as file:  # the command may hold a token
             file.write(summary_json(summary).encode() + b"\n")
     except OSError as error:
         raise OSError(error.errno, f"cannot write the summary: {error.strerror}", str(path)) from error

@@ -5,6 +5,7 @@
   const rowOf = new Map(ids.map((id, row) => [String(id), row]));
   const body = document.getElementById("rows"), frame = document.getElementById("frame");
   const dialog = document.getElementById("detail");
+  dialog.classList.toggle("two", data.sides.length > 1);
   const many = count > data.inHtml;
   const made = many || !body ? [] : [...body.children];
   let order = ids.map((_, row) => row), sorted = null, filter = 0, wanted = "", height = 37;

@@ -121,7 +121,8 @@ class Table:
             for i in range(count if count <= ROWS else 0)
         )
         without = f"<noscript><p>The rows of {count:,} episodes are made by the script.</p></noscript>" * (count > ROWS)
-        table = f'<table><thead><tr>{heads}</tr></thead><tbody id="rows">{rows}</tbody></table>'
+        two = ' class="two"' * (sum(each.kind == "mark" and not each.wide for each in self.columns) > 1)
+        table = f'<table{two}><thead><tr>{heads}</tr></thead><tbody id="rows">{rows}</tbody></table>'
         return section("table", "Episodes", f'{without}<div id="frame">{table}</div>', self.note) if count else ""
 
     def as_json(self) -> dict[str, Any]:
