@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ import pytest
 
 import treadle
 from treadle.errors import UsageError
+from treadle.worker.options import THREADS
 
 NAME, OTHER = "TREADLE_TEST_FIRST", "TREADLE_TEST_SECOND"
 MODULE = f"import os\nSEEN = os.environ.get({NAME!r}), os.environ.get({OTHER!r})\n"
@@ -127,3 +129,61 @@ def test_vectors_take_them() -> None:
         assert list(envs.reset()[0]) == ["mine-callers"] * 2
     finally:
         envs.close()
+
+
+class Threads(gym.Env[Any, Any]):
+    """Its observation: the variables that limit threads, and how many this process has after a product of matrices."""
+
+    observation_space = gym.spaces.Text(80)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        matrix = np.ones((300, 300))
+        matrix @ matrix
+        said = "-".join(os.environ.get(name, "") for name in THREADS)
+        return f"{said}-{len(os.listdir('/proc/self/task'))}", {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.reset()[0], 0.0, True, False, {}
+
+
+def threads(start_method: str, **variables: str | None) -> list[str]:
+    options = treadle.WorkerOptions(start_method=start_method, worker_environ=variables or None)
+    played = treadle.collect(Threads, None, episodes=2, workers=2, worker_options=options)
+    return sorted({text for episode in played for text in episode.observations})
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_libraries_have_one_thread_unless_more_are_asked_for(
+    start_method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in THREADS:
+        monkeypatch.delenv(name, raising=False)
+    assert threads(start_method) == ["1-1-1-1-1"]
+    (found,) = threads(start_method, MKL_NUM_THREADS="3")
+    assert found.startswith("1-1-3-1-")
+    (found,) = threads(start_method, OMP_NUM_THREADS="2")  # the others follow it
+    assert found.startswith("2----")
+    (found,) = threads(start_method, OMP_NUM_THREADS=None)
+    assert found.startswith("----")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    (found,) = threads(start_method)
+    assert found.startswith("2----")
+    assert all(name not in os.environ for name in THREADS[1:])  # the caller's own are as they were
+
+
+def test_copies_of_the_caller_are_limited_where_threadpoolctl_is(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    fake = f"def threadpool_limits(count):\n    open({str(told)!r}, 'a').write(f'{{count}} ')\n"
+    (tmp_path / "threadpoolctl.py").write_text(fake)
+    monkeypatch.delitem(sys.modules, "threadpoolctl", raising=False)
+    for name in THREADS:
+        monkeypatch.delenv(name, raising=False)
+    (found,) = threads("fork")
+    assert found.startswith("1-1-1-1-")
+    assert told.read_text().split() == ["1", "1"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    threads("fork")
+    assert told.read_text().split() == ["1", "1"]  # the user's own number stays

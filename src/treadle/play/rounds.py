@@ -59,9 +59,6 @@ class EpisodeSlot(Program):
             self._build()
             if globals is Globals.SWAP:
                 self._own = seeding.OwnGlobals(seeding.GlobalState())
-        torch: Any = sys.modules.get("torch")
-        if globals is Globals.SEED and torch is not None:  # there are as many workers as cores
-            torch.set_num_threads(1)
 
     def _build(self) -> None:
         raise NotImplementedError

@@ -5,6 +5,7 @@ end of the channel. Everything else arrives there: the start message, then (afte
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -32,6 +33,7 @@ from treadle.wire.line import WorkerLine
 from treadle.wire.messages import Hello, Raised, WorkerSpec
 from treadle.worker import lifeline
 from treadle.worker.loop import serve
+from treadle.worker.options import OF_ALL, THREADS
 from treadle.worker.serve import Server
 from treadle.worker.worker import build_here
 
@@ -160,6 +162,8 @@ def enter(start: Start, entered: Start | None) -> None:
     for name in then.keys() - start.environ.keys():
         os.environ.pop(name, None)
     os.environ.update(start.environ.items() - then.items())
+    if any(then.get(name) != start.environ.get(name) for name in THREADS):
+        _limit_threads(start.environ.get(OF_ALL) or "")
     if hasattr(time, "tzset"):
         time.tzset()
     os.chdir(start.cwd)
@@ -167,6 +171,19 @@ def enter(start: Start, entered: Start | None) -> None:
         sys.path[:] = start.path
     current_process().authkey = start.authkey
     _reseed()
+
+
+def _limit_threads(count: str) -> None:
+    """For libraries that were imported before the variables were set: in a copy of the caller, and where the variables
+    have changed since the fork server began. Without threadpoolctl all but torch keep their threads."""
+    if not count.isdigit():
+        return
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(int(count))
+    with contextlib.suppress(ImportError):
+        from threadpoolctl import threadpool_limits  # type: ignore[import-not-found]
+
+        threadpool_limits(int(count))
 
 
 def _reseed() -> None:

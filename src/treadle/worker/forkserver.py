@@ -37,6 +37,7 @@ from treadle.errors import StartupFailed, TooManyFiles, Where
 from treadle.interrupts import Later, undisturbed
 from treadle.worker import lifeline
 from treadle.worker.forking import Spoilt
+from treadle.worker.options import one_thread
 
 if TYPE_CHECKING:  # it imports NumPy, which `begin` does not wait for
     from treadle.wire.channel import Channel
@@ -333,6 +334,7 @@ def _start_base() -> ForkServer:
             pass_fds=(theirs.fileno(), life),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            env=one_thread(os.environ),  # before it imports NumPy
             process_group=0,
         )
     from treadle.wire.channel import Channel  # the server imports NumPy meanwhile, as this does
@@ -359,7 +361,7 @@ def _start_preloaded(base: ForkServer, modules: tuple[str, ...]) -> ForkServer:
     ends = [usable(1), usable(2)]  # what modules say when they are imported
     try:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once: `hear` will find out
-            channel.send(Start.now(modules, dict(os.environ)), (lifeline.read_end(), *ends))
+            channel.send(Start.now(modules, one_thread(os.environ)), (lifeline.read_end(), *ends))
     finally:
         for fd in ends:
             os.close(fd)

@@ -15,6 +15,8 @@ WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | No
 MOST_WORKERS = 128  # processes for environments that wait, where nobody says how many: each has its own memory
 WORKER_OUTPUTS = ("prefix", "keep")
 AUTO = "auto"
+OF_ALL = "OMP_NUM_THREADS"
+THREADS = (OF_ALL, "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 EXAMPLE = "WorkerOptions(start_timeout=300)"
 
 
@@ -40,6 +42,7 @@ class WorkerOptions:
         worker_environ: environment variables of worker processes beside the caller's, such as
             {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"} (None: without that one), or a function of the worker's
             index that returns them. They are set before anything of users' is imported, so nothing is preloaded.
+            Libraries have one thread in workers unless the variables `THREADS` say more, here or in the caller.
         recorder: is kept what a failure can be replayed from (`treadle.replay`)? "full": with a check sum of every
             observation, where faces can. False: nothing is.
         memory_limit: bytes of private memory (not the pool's shared one) that a worker process may have, or "2GB",
@@ -168,8 +171,15 @@ def environ_of(given: WorkerEnviron, index: int) -> dict[str, str]:
     """The environment variables of a worker. Raises UsageError."""
     mine = given(index) if callable(given) else given
     check_environ(mine or {})
-    found = {**os.environ, **(mine or {})}
+    found = one_thread({**os.environ, **(mine or {})})
     return {name: value for name, value in found.items() if value is not None}
+
+
+def one_thread(environ: Mapping[str, Any]) -> dict[str, Any]:
+    """The same variables, and one thread for each library whose number of threads they do not say: there are as many
+    workers as cores."""
+    others = THREADS if OF_ALL not in environ else ()  # libraries look there when they have none of their own
+    return {**dict.fromkeys(others, "1"), **environ}
 
 
 def check_environ(given: Any) -> None:

@@ -31,7 +31,7 @@ from treadle.wire.channel import Channel, Undecodable
 from treadle.wire.line import Line
 from treadle.wire.messages import CLOSING, ExitReport, Hello, Op, Raised, WorkerSpec, signal_name
 from treadle.worker import child, forkserver, lifeline, modules
-from treadle.worker.options import PoolOptions, environ_of
+from treadle.worker.options import PoolOptions, environ_of, one_thread
 from treadle.worker.place import Place
 from treadle.worker.stderr import THREAD_NAME, StderrReader, Tail
 from treadle.worker.worker import Common, Worker
@@ -336,6 +336,7 @@ def _started(sock: Any, common: ProcessCommon) -> Child:
             forkserver.bootstrap("treadle.worker.child", f"main({sock.fileno()})"),
             pass_fds=(sock.fileno(),),
             stdin=subprocess.DEVNULL,
+            env=one_thread(os.environ),
         )
         process.returncode = 0  # it is waited for here
         return Child(process.pid, os.pidfd_open(process.pid), partial(forkserver.waited, process.pid))
