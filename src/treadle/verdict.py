@@ -66,7 +66,7 @@ class Figures:
         slots, own, cores: how many; `own` slots are the caller's.
         each: a step of each slot.
         batches: of each worker in some batches, one tuple a batch.
-        asked: of a policy in the caller: (a call, a row), where it was asked about different numbers of rows.
+        asked: of a policy in the caller, where it was asked about different numbers of rows: (a call, a row, all rows).
         fixed: did the user choose the number of workers?
         steps: how many were made.
     """
@@ -92,7 +92,7 @@ class Figures:
     cores: int = 1
     each: tuple[float, ...] = ()
     batches: tuple[tuple[float, ...], ...] = ()
-    asked: tuple[float, float] | None = None
+    asked: tuple[float, float, int] | None = None
     fixed: bool = True
     steps: int = 0
 
@@ -193,9 +193,9 @@ def changes(found: Figures, kind: Kind) -> Iterator[tuple[str, float]]:
     workers, n, total = len(found.busy), found.slots, sum(found.busy)
     work = min(found.slowest, found.inside)
     moved, free = found.inside - work, max(1.0, found.cores - found.others)
-    if kind is Kind.POLICY and found.asked is not None and found.calls:
-        call, row = found.asked
-        yield f"batch_size={n}", found.elapsed - found.away + min(found.away, found.calls * (call + row * n))
+    if kind is Kind.POLICY and found.asked is not None:
+        call, row, rows = found.asked
+        yield f"batch_size={n}", found.elapsed - found.away + min(found.away, rows / n * (call + row * n))
     if not found.ran or kind in (Kind.START, Kind.MEMORY, Kind.ENCODE):
         return  # what there is to gain is not in these figures
     computes, at_work = found.waiting < WAITS, kind in (Kind.ENV, Kind.STRAGGLER, Kind.RESET)
@@ -205,6 +205,8 @@ def changes(found: Figures, kind: Kind) -> Iterator[tuple[str, float]]:
         alone = [max(map(truediv, batch, _slots_of(found))) for batch in found.batches]
         longest = found.calls * sum(alone) / len(alone) if alone else 0.0
         more = found.calls * WAKE * (n - workers) / found.cores
+        if not found.calls:
+            more += found.start * (n / workers - 1)
         yield f"workers={n}", found.away + moved + more + max(longest, found.ran / free, total / n)
     if kind is Kind.OVERSUBSCRIBED and found.threads == 1 and workers > found.cores:
         yield f"workers={found.cores}", found.away + moved * found.cores / workers + SPREAD * found.ran / free
@@ -278,7 +280,8 @@ def _policy(found: Figures) -> tuple[str, str]:
     batches = found.calls or found.steps
     if found.policy > found.away:
         each = _time(found.policy * len(found.busy) / batches)
-        return f"the policy takes {each} a step in the workers", "only a faster policy helps"
+        helps = "a faster policy helps, or one call for many environments (inference='caller')"
+        return f"the policy takes {each} a step in the workers", helps
     yours, ours = _time(found.away / batches), _time(found.inside / batches)
     return f"your code takes {yours} a step, the vector {ours}", "only a faster policy helps"
 

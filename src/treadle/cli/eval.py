@@ -67,7 +67,7 @@ def _play(options: Eval, policy: str, command: str, control: bool = False) -> Ev
 
 def _without_timings(told: dict[str, Any]) -> dict[str, Any]:
     """What follows from the command alone, and is the same every time."""
-    kept = {name: value for name, value in told.items() if name != "inference"}
+    kept = {name: value for name, value in told.items() if name not in ("inference", "verdict")}
     return {name: _without_timings(value) if isinstance(value, dict) else value for name, value in kept.items()}
 
 
@@ -100,9 +100,11 @@ def _show(result: Evaluation, quiet: bool) -> None:
 
 
 def _asked(result: Evaluation) -> None:
-    """How its policy was asked in the caller."""
+    """How its policy was asked in the caller, and why it was not faster."""
     if said := asked(result.inference):
         print(f"{result.policy} was {said}")
+    if result.verdict:
+        print(result.verdict)
 
 
 def _show_pair(result: Comparison, quiet: bool) -> None:

@@ -186,7 +186,12 @@ class Scored:
         remarks = [{"text": each.text, "episodes": list(each.episodes)} for each in result.remarks]
         if remarks != summary.remarks:
             write_summary(folder / SUMMARY, replace(summary, remarks=remarks))
-        return replace(result, inference=summary.inference, remarks=_with(result.remarks, summary.warnings))
+        return replace(
+            result,
+            inference=summary.inference,
+            verdict=summary.verdict,
+            remarks=_with(result.remarks, summary.warnings),
+        )
 
     def _task_of(self, index: int) -> str:
         return self.tasks[index // self.episodes] if self.tasks else ""
@@ -209,7 +214,8 @@ class Scored:
                     notes.append(note)
                     so_far.add(note)
                 playing.fate.failures.close(playing.tally.restarts)
-                asked, said = playing.stats(), playing.notes()
+                why = playing.verdict(playing.shares(), sum(note.length for note in notes))
+            asked, said = playing.stats(), playing.notes()
         except CollectionFailed as stopped:
             stopped.stored = self._result(notes, failures.left_out.values())
             raise
@@ -217,7 +223,7 @@ class Scored:
             raise Interrupted(self._result(notes, failures.left_out.values())) from None
         result = self._result(notes, failures.left_out.values())
         assert result is not None
-        return replace(result, inference=asked, remarks=_with(result.remarks, said))
+        return replace(result, inference=asked, verdict=why, remarks=_with(result.remarks, said))
 
     def _result(
         self,

@@ -205,6 +205,10 @@ class Shares:
         parts = list(parts)
         return cls(*(sum(getattr(part, each.name) for part in parts) for each in fields(cls)))
 
+    def over(self, count: int) -> Shares:
+        """One of so many equal parts."""
+        return Shares(*(getattr(self, each.name) / count for each in fields(self)))
+
     @property
     def busy(self) -> float:
         """All of them."""

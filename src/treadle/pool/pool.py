@@ -57,6 +57,7 @@ class Pool:
         memory: their memory.
         descriptions: what the slots said of themselves; not those that came later.
         later: slots that have no workers yet.
+        start_seconds: until all workers were ready.
 
     Raises:
         StartupFailed: a slot could not be built; nothing is left running.
@@ -93,6 +94,7 @@ class Pool:
         longest = (0, 0) if kind.in_caller and not kind.inline else bell.who_tries(len(shares), inline, cores, rows)
         _watch_this_process()
         _open.add(self)
+        began = monotonic()
         try:
             for slots in shares:
                 group.add(slots, factories)
@@ -100,6 +102,7 @@ class Pool:
             for slots in [(s,) for s in range(inline)] if not rows else [tuple(range(inline))] if inline else []:
                 group.add(slots, factories, inline=True)
             self.descriptions = group.start()
+            self.start_seconds = monotonic() - began
             self.by_slot = {slot: worker for worker in self.workers for slot in worker.slots}
 
             def lay() -> None:

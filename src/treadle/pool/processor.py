@@ -78,7 +78,7 @@ class Usage:
         found = {}
         for worker in self._pool.workers:
             tasks = f"/proc/{worker.pid}/task"
-            if worker.pid and worker.pid != os.getpid() and os.path.isdir(tasks):
+            if worker.pid and worker.pid != os.getpid() and worker.node is None and os.path.isdir(tasks):
                 found.update({f"{tasks}/{each}": times_of_thread(f"{tasks}/{each}") for each in os.listdir(tasks)})
         return found
 

@@ -259,12 +259,14 @@ class _Going:
         stopped: KeyboardInterrupt | CollectionFailed | None = None
         shares: dict[int, Shares] = {}
         report: MergeReport | None = None
+        verdict = ""
         run, place = self._collection, self._place
         try:
             with run:
                 prepare()
                 self._collect()
                 shares = run.shares()
+                verdict = run.verdict(shares, sum(note.length for note in self.notes.values()))
         except (KeyboardInterrupt, CollectionFailed) as error:
             stopped = error
         place.check_there()
@@ -296,6 +298,7 @@ class _Going:
             seed=self._run.seed,
             recoverable=self._spec is not None,
             inference=run.stats(),
+            verdict=verdict,
             before=len(notes) - len(made),
             seconds=seconds,
             start_seconds=self._starting,

@@ -18,7 +18,6 @@ from treadle.record.journal import EpisodeNote
 from treadle.sample.skipping import Skipped, grouped
 from treadle.whole_file import read_json, written
 
-MUCH, SLOW = 0.5, 0.0005  # share of the workers' time, and seconds a step, from which on a policy is worth a word
 EACH = 8  # workers up to which each is named
 
 
@@ -58,6 +57,7 @@ class Summary:
         warnings: what a person was told.
         dataset: where it is, from the directory of the summary.
         data_bytes: size of its data file, by which a damaged one is known; 0 when nobody noted it.
+        verdict: why it was not faster, and what to change (`treadle.verdict`).
         inference: how the policy was asked in the caller (`treadle.sample.collection.Collection.stats`); empty: it was
             asked in the workers.
         successes: was each episode a success, as its last info says (`treadle.play.episode.success_of`); empty when
@@ -104,6 +104,7 @@ class Summary:
     data_bytes: int = 0
     recoverable: bool = True
     inference: dict[str, Any] = field(default_factory=dict)
+    verdict: str = ""
     successes: list[bool | None] = field(default_factory=list)
     verified: dict[str, list[int]] = field(default_factory=dict)
     before: int = 0
@@ -253,7 +254,7 @@ def rows_of(summary: Summary, *, before: int = 0, wanted: int | None = None) -> 
         ("spent", "  ".join(f"{name} {share:.0%}" for name, share in summary.time_shares.items())),
     ]
     rows.append(("policy", asked(summary.inference)))
-    rows.append(("advice", slow_policy(summary)))
+    rows.append(("verdict", summary.verdict))
     if summary.restarts or summary.speculative:
         workers = f"{summary.restarts} worker{'' if summary.restarts == 1 else 's'} replaced"
         episodes = f"{summary.speculative} episode{'' if summary.speculative == 1 else 's'} begun and not needed"
@@ -285,18 +286,6 @@ def asked(stats: Mapping[str, Any]) -> str:
     return (
         f"asked here {stats['batches']:,.0f} times, {stats['rows_per_batch']:.1f} rows each; at work "
         f"{stats['policy_busy']:.0%} of the time, a slot waits {1e3 * stats['slot_waited']:.2g} ms; {waits}"
-    )
-
-
-def slow_policy(summary: Summary) -> str:
-    """What to try where a policy in the workers takes most of their time, and not little of it; else ""."""
-    share = summary.time_shares.get("policy", 0.0)
-    each = share * sum(summary.worker_shares) * summary.seconds / summary.steps  # seconds a step
-    if summary.inference or share < MUCH or each < SLOW:
-        return ""
-    return (
-        f"the policy takes {share:.0%} of the workers' time, {1e3 * each:.2g} ms a step: asked in the caller about "
-        "many environments at once (inference='caller') it takes less, if a call for many costs little more than one"
     )
 
 

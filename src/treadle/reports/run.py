@@ -35,7 +35,7 @@ ROWS = 1_000  # episodes up to which each has a row in the HTML, and a curve
 POINTS = 48  # of a curve
 MOST_STEPS = 1 << 24  # of an episode whose rewards are read
 ARGUED = ("env_kwargs", "max_episode_steps", "reset_options", "wrappers", "shard")  # arguments that are told
-TOLD = ("time", "spent", "busy", "on disk", "hash")  # and what of the summary
+TOLD = ("time", "verdict", "spent", "busy", "on disk", "hash")  # and what of the summary
 _FILM = re.compile(r"episode-(\d+)_[\w.+-]*\.(?:mp4|png)")
 
 

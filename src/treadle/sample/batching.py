@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -149,6 +149,12 @@ class BatchFormer:
             size = min(self.size or fitting(call, row, steps, self.slots, self.workers), self._most)
             self.choice = Choice(size, PATIENCE * (call + row * size) if self.patience is None else self.patience)
 
+    def fitted(self) -> tuple[float, float, int] | None:
+        """Seconds of a call, seconds of a row, and all rows; None: all calls had the same number of rows."""
+        if len({rows for rows, _ in self._asked}) < 2:
+            return None
+        return *fitted(self._asked), self.counts.rows
+
     def stats(self) -> dict[str, float]:
         """What came of it: batches, mean rows of one, share of the time that the policy was at work, mean seconds that
         a slot waited, and the size and patience in force (seconds; inf: no end)."""
@@ -166,7 +172,7 @@ class BatchFormer:
         }
 
 
-def fitted(asked: Sequence[tuple[int, float]]) -> tuple[float, float]:
+def fitted(asked: Collection[tuple[int, float]]) -> tuple[float, float]:
     """Seconds a call and seconds a row (neither below 0) of batches (rows, seconds), by least squares over the median
     of each size: a batch that something else delayed says nothing of the policy."""
     by_rows: dict[int, list[float]] = {}

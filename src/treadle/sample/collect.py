@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import Any, Unpack
@@ -14,6 +15,8 @@ from treadle.progress import EpisodeLog, Log, Progress, Shows
 from treadle.sample.collection import Collection
 from treadle.sample.run import Run, RunKeywords
 from treadle.sample.schedule import Schedule
+
+log = logging.getLogger("treadle")
 
 MOST_WAITING = 1 << 30  # bytes of finished episodes that wait for their turn
 
@@ -90,6 +93,8 @@ def in_order(
                     if next_one is not None:
                         held -= next_one.nbytes
                         yield next_one
+            if log.isEnabledFor(logging.INFO):
+                log.info("%s", run.verdict(run.shares(), sum(schedule.lengths.values())))
             for index in sorted(waiting):  # the last that was missing is one that is left out
                 if schedule.end is None or index < schedule.end:
                     yield waiting[index]

@@ -18,15 +18,17 @@ from treadle.play.recipe import RolloutRecipe, Shares
 from treadle.play.rounds import Globals
 from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
+from treadle.pool.spent import Spent
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.fate import ByIndexFate, spaces_played
-from treadle.sample.growth import Growth
+from treadle.sample.growth import AT_ONCE, Growth
 from treadle.sample.inference import ENVS_PER_WORKER
 from treadle.sample.orders import Orders
 from treadle.sample.rows import Rows
 from treadle.sample.schedule import ByIndex, Schedule
 from treadle.stream.stream import Courier, Stream
 from treadle.stream.watch import Tell, Watch
+from treadle.verdict import verdict
 from treadle.wire import bell
 from treadle.worker.options import MOST_WORKERS
 from treadle.worker.worker import Worker
@@ -84,12 +86,13 @@ class Collection:
 
     Attributes:
         rows: the courier that asks the policy in the caller; None: workers ask by themselves.
+        spent: how its time went by.
     """
 
     def __init__(
         self, recipe: RolloutRecipe, pool: Pool, source: ByIndex, courier: Kind, fate: Callable[..., Any], tell: Tell
     ) -> None:
-        self.pool, self.source, self.tally = pool, source, source.tally
+        self.pool, self.source, self.tally, self.spent = pool, source, source.tally, Spent(pool)
         self._growth: Growth | None = None
         try:
             watch = Watch(source.schedule.standing(), tell, recipe.rows)
@@ -120,11 +123,15 @@ class Collection:
             growth.begin()
         try:
             stream.watch.begin(self.pool)
+            self.spent.leave()
             for each in stream:
+                self.spent.leave()
                 before = time.monotonic()
                 yield each
+                self.spent.enter()
                 if growth is not None:
                     growth.away += time.monotonic() - before
+            self.spent.leave()
             stream.watch.end()
             self.fate.end()
         except CollectionFailed as error:
@@ -156,6 +163,22 @@ class Collection:
         if self.rows is not None:
             found[CALLER] = Shares(policy=self.rows.stats()["policy_seconds"])
         return found
+
+    def verdict(self, shares: dict[int, Shares], steps: int) -> str:
+        """What bound the run, and what to change, when so many steps are made and workers have spent these shares."""
+        workers, fixed = [each for at, each in shares.items() if at != CALLER], self._growth is None
+        mean = Shares.together(workers).over(len(workers)) if workers else Shares()
+        more: dict[str, Any] = {"policy": mean.policy, "encode": mean.encode, "resets": mean.reset, "fixed": fixed}
+        if not mean.busy:
+            return ""
+        if self.rows is not None:
+            more["slots"] = self.pool.n - self.pool.later
+        elif fixed and self.pool.options.backend == "process":
+            more["slots"] = max(len(workers), min(AT_ONCE, len(self.source.schedule.lengths)))
+        found = self.spent.figures(steps, tuple(each.busy for each in workers), **more)
+        if self.rows is not None:
+            found = replace(found, away=max(found.away, shares[CALLER].policy), asked=self.rows.fitted())
+        return str(verdict(found))
 
     def warn(self) -> None:
         """Log what was not logged at once: remarks, failures; for faces that do not tell of them otherwise."""

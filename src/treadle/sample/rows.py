@@ -137,6 +137,10 @@ class Rows:
         """How the policy was asked: see `BatchFormer.stats`."""
         return self._former.stats()
 
+    def fitted(self) -> tuple[float, float, int] | None:
+        """See `BatchFormer.fitted`."""
+        return self._former.fitted()
+
     def forget(self) -> None:
         """Nothing is under way any more, and what was being played is given up."""
         # who owes what the calls know: an interrupt may have lost what was told here, and the count with it

@@ -98,6 +98,7 @@ class Evaluation:
         remarks: what a reader of these numbers should know.
         inference: how the policy was asked in the caller, as `treadle.sample.batching.BatchFormer.stats`; {}: it was
             not.
+        verdict: why the run was not faster, and what to change (`treadle.verdict`).
     """
 
     policy: str
@@ -113,6 +114,7 @@ class Evaluation:
     left_out: tuple[Skipped, ...] = ()
     remarks: tuple[ScoreRemark, ...] = ()
     inference: dict[str, Any] = field(default_factory=dict, compare=False)
+    verdict: str = field(default="", compare=False)
 
     @property
     def returns(self) -> np.ndarray:

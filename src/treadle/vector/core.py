@@ -223,7 +223,7 @@ class Counts:
             steps -= np.maximum(0, episodes - self.resets)
         lines = {worker.index: worker.line for worker in pool.workers if worker.line is not None}
         busy = {index: min(1.0, line.words[BUSY_NS] * 1e-9 / elapsed) for index, line in lines.items()}
-        found = verdict(self._measured.figures(int(steps.sum()), self._fixed))
+        found = verdict(self._measured.judged(int(steps.sum()), self._fixed))
         return VectorStats(steps, episodes, np.array(pool.restarts, np.int64), busy, elapsed, found, self._chosen)
 
 

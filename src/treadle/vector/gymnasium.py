@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import monotonic, perf_counter_ns
+from time import perf_counter_ns
 from typing import Any
 
 import gymnasium as gym
@@ -107,7 +107,6 @@ class VectorEnv(SlotCalls):
         slots = slots_of(envs, num_envs, on_end, env_kwargs=env_kwargs, wrappers=wrappers)
         guarded = pool.step_timeout is not None or on_failure is not None or pool.wears
         shares, chosen_why = shares_of(slots, pool, workers, inline, guarded)
-        began = monotonic()
         engine, lockstep, spaces = _start(slots, shares, pool, observation_mode)
         self.single_observation_space = spaces.single_observation_space
         self.observation_space = spaces.observation_space
@@ -119,7 +118,7 @@ class VectorEnv(SlotCalls):
         n = engine.n
         form = BatchForm(style, n, bool(lockstep.observations.loose), on_failure not in (None, "raise"))
         turns = Turns(engine, lockstep, type(self).__name__)
-        measured = Measured(lockstep, began)
+        measured = Measured(lockstep)
         counts = Counts(n, measured, workers != "auto", chosen_why)
         mode, space = self.autoreset_mode, self.single_action_space
         super().__init__(Core(engine, lockstep, turns, form, counts, measured, mode, space))

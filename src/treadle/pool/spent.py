@@ -1,0 +1,63 @@
+"""How the time of a pool goes by: its caller's, in calls and outside of them, and its workers'."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import Any
+
+from treadle.pool.processor import Usage, stalled
+from treadle.verdict import Figures
+from treadle.wire import bell
+from treadle.wire.line import BUSY_NS
+
+LEFT, AWAY = range(2)  # marks: when the latest call ended (ns), and ns outside of calls
+
+
+class Spent:
+    """Of one pool.
+
+    Attributes:
+        marks: see above; whoever asks the pool for something writes them.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._pool, self.marks = pool, [0, 0]
+        self.restart()
+
+    def restart(self) -> None:
+        """Count from now on."""
+        self._workers = self._pool.group.in_slot_order()
+        self._began, self.marks[AWAY] = self.marks[LEFT], 0
+        self._usage, self._stalled, self._at_work = Usage(self._pool), stalled(), self._words()
+
+    def _words(self) -> list[int]:
+        """ns at work of each worker but the caller; 0 of one that is not there now."""
+        lines = (worker.line for worker in self._workers if not worker.inline)
+        return [0 if line is None else int(line.words[BUSY_NS]) for line in lines]
+
+    def enter(self) -> int:
+        """A call begins: when, in ns."""
+        now = perf_counter_ns()
+        if self.marks[LEFT]:
+            self.marks[AWAY] += now - self.marks[LEFT]
+        return now
+
+    def leave(self) -> None:
+        """A call ends. Time counts from the end of the first one."""
+        self.marks[LEFT] = perf_counter_ns()
+        self._began = self._began or self.marks[LEFT]
+
+    def figures(self, steps: int = 0, busy: tuple[float, ...] = (), **more: Any) -> Figures:
+        """Of what came since; `busy` (seconds at work of each worker) and `more` of whoever knows more."""
+        words = zip(self._words(), self._at_work, strict=True)
+        busy = busy or tuple((now - then if now >= then else now) * 1e-9 for now, then in words)
+        used, mean = self._usage.since(), sum(busy) / max(1, len(busy))
+        elapsed, away = (self.marks[LEFT] - self._began) * 1e-9, self.marks[AWAY] * 1e-9
+        if not more.get("calls") and mean > away:  # workers go on while the caller is elsewhere
+            away = min(away, max(0.0, elapsed - mean))
+        found = {
+            "elapsed": elapsed, "away": away, "slowest": mean, "ran": used.ran, "stood": used.stood, "fixed": True,
+            "slots": len(busy), "start": self._pool.start_seconds, "stalled": stalled() - self._stalled,
+        }  # fmt: skip
+        rest: dict[str, Any] = {**found, **more}
+        return Figures(busy=busy, steps=steps, threads=used.threads, others=used.others, cores=bell.cores(), **rest)
