@@ -26,7 +26,7 @@ CASES: dict[str, tuple[Figures, Kind, str]] = {
     "one worker, a neighbour": (replace(TWO, busy=(9.5,), ran=9.4, others=0.9), Kind.ENV, ""),
     "a slow policy": (replace(EVEN, away=9.0, busy=(0.9,) * 8, slowest=0.95), Kind.POLICY, ""),
     "a policy that likes many rows": (
-        replace(EVEN, away=9.0, busy=(0.9,) * 8, slowest=0.95, asked=(4e-3, 1e-5)), Kind.POLICY, "batch_size=8",
+        replace(EVEN, away=9.0, busy=(0.9,) * 8, slowest=0.95, asked=(4e-3, 1e-5, 8000)), Kind.POLICY, "batch_size=8",
     ),
     "a policy in the workers": (replace(TWO, policy=8.0), Kind.POLICY, ""),
     "one slow slot": (ONE_SLOW, Kind.STRAGGLER, "recv(min=7)"),

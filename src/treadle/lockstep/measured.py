@@ -87,7 +87,7 @@ class Measured(Spent):
         inside, calls = now - self._began - marks[AWAY], marks[CALLS] + 1 - self._calls
         marks[DUE] = marks[CALLS] + max(1, min(EVERY, COSTS * calls // max(1, inside)))
 
-    def judged(self, steps: int, fixed: bool) -> Figures:
+    def judged(self, steps: int = 0, fixed: bool = True) -> Figures:
         """Of all calls but the first. `steps`: of all slots together; `fixed`: the user has chosen how many workers."""
         calls, spent = max(0, self.marks[CALLS] - self._calls), np.maximum(0, self._times - self._spent)
         each = np.where(spent[TIMED] > 0, spent[STEPPED] / np.maximum(1, spent[TIMED]), 0.0) * 1e-9

@@ -15,6 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ from treadle.plan.items import (
 )
 from treadle.plan.work import stacked
 from treadle.pool.pool import Pool
+from treadle.pool.spent import AWAY, LEFT, Spent
 from treadle.worker.life import RestartPolicy, State
 
 OBSERVATIONS = (None, "last", "all")
@@ -133,6 +135,8 @@ class BatchEnv:
         self._room: dict[Any, float] = {}  # bytes of a region that an item took lately
         self._buffers: BufferPool | None = None
         pool = self._pools[0].pool
+        self.spent = Spent(pool)
+        self.spent.leave()
         # processes of this machine see the arena, and in the caller's own nothing need be laid
         if len(self._pools) == 1 and pool.options.backend == "process":
             self._buffers = BufferPool(pool.memory.arena, least=LEAST_BYTES, most=MOST_BYTES, count=MOST_BUFFERS)
@@ -178,6 +182,8 @@ class BatchEnv:
     def _run(self, items: Items, rollout: str | None) -> list[Done]:
         """What came of the chunks, in order."""
         n, slots, given = len(items.dts), len(self._lanes), items.states is not None
+        marks = self.spent.marks
+        marks[AWAY] += perf_counter_ns() - marks[LEFT]
         what = "steps" if rollout is None else "rollouts"
         chunks = balanced_chunks(n, slots, self._seconds.get(what)) if given else even_chunks(n, slots)
         works: list[Work] = []
@@ -210,6 +216,7 @@ class BatchEnv:
             took, room = took + done.seconds, max(room, done.room / len(work.actions))
         self._room[each] = room
         self._seconds[what] = 0.5 * (self._seconds.get(what, took / n) + took / n)
+        marks[LEFT] = perf_counter_ns()
         return dones
 
     def _laid(self, works: list[Work], each: float) -> ArenaBuffer | None:
@@ -320,6 +327,7 @@ class BatchEnv:
     def close(self) -> None:
         """End all processes; observations that are held keep their memory. Idempotent."""
         self._buffers = None
+        self.spent.tell()
         for env in self._envs:
             env.close()
 

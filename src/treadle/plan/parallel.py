@@ -22,6 +22,7 @@ from treadle.plan.external import ExternalProcess
 from treadle.plan.futures import Workers
 from treadle.plan.gym_plan_env import GymPlanEnv
 from treadle.plan.items import Items, as_items, dts_of, even_chunks, items_of, state_wanted, states_of, whole
+from treadle.verdict import Verdict
 from treadle.wire import bell
 from treadle.worker.backends import default_backend
 from treadle.worker.options import WorkerOptions, chosen
@@ -401,6 +402,11 @@ class ParallelEnv(VectorizedEnv):
     def sync_states(self, state: Any = None) -> None:
         """Put all workers' environments into a state; None: the local environment's."""
         self._set_up(self._batch_env).sync_states(self.get_state() if state is None else state, blocking=self.blocking)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What binds its batches, and what to change."""
+        return self._set_up(self._batch_env).spent.verdict()
 
     def close(self) -> None:
         """End the workers and close the local environment. Idempotent. Anything but `setup`, which begins anew, raises

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from time import perf_counter_ns
 from typing import Any
 
 from treadle.pool.processor import Usage, stalled
-from treadle.verdict import Figures
+from treadle.verdict import Figures, Verdict, verdict
 from treadle.wire import bell
 from treadle.wire.line import BUSY_NS
+
+log = logging.getLogger("treadle")
 
 LEFT, AWAY = range(2)  # marks: when the latest call ended (ns), and ns outside of calls
 
@@ -30,6 +33,11 @@ class Spent:
         self._began, self.marks[AWAY] = self.marks[LEFT], 0
         self._usage, self._stalled, self._at_work = Usage(self._pool), stalled(), self._words()
 
+    def tell(self) -> None:
+        """Log the verdict (INFO), before the end of a pool that did something."""
+        if self.marks[LEFT] > self._began and not self._pool.closed and log.isEnabledFor(logging.INFO):
+            log.info("%s", self.verdict())
+
     def _words(self) -> list[int]:
         """ns at work of each worker but the caller; 0 of one that is not there now."""
         lines = (worker.line for worker in self._workers if not worker.inline)
@@ -47,6 +55,14 @@ class Spent:
         self.marks[LEFT] = perf_counter_ns()
         self._began = self._began or self.marks[LEFT]
 
+    def verdict(self) -> Verdict:
+        """What bound the pool so far, and what to change."""
+        return verdict(self.judged())
+
+    def judged(self, steps: int = 0, fixed: bool = True) -> Figures:
+        """Of what came since. `steps`: of all slots together; `fixed`: the user has chosen how many workers."""
+        return self.figures(steps, fixed=fixed)
+
     def figures(self, steps: int = 0, busy: tuple[float, ...] = (), **more: Any) -> Figures:
         """Of what came since; `busy` (seconds at work of each worker) and `more` of whoever knows more."""
         words = zip(self._words(), self._at_work, strict=True)
@@ -56,7 +72,7 @@ class Spent:
         if not more.get("calls") and mean > away:  # workers go on while the caller is elsewhere
             away = min(away, max(0.0, elapsed - mean))
         found = {
-            "elapsed": elapsed, "away": away, "slowest": mean, "ran": used.ran, "stood": used.stood, "fixed": True,
+            "elapsed": elapsed, "away": away, "slowest": mean, "ran": used.ran, "stood": used.stood,
             "slots": len(busy), "start": self._pool.start_seconds, "stalled": stalled() - self._stalled,
         }  # fmt: skip
         rest: dict[str, Any] = {**found, **more}

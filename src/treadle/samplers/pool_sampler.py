@@ -23,6 +23,7 @@ from treadle.errors import ClosedPool, UsageError
 from treadle.play.episode import Episode
 from treadle.play.recipe import Asking, Inference, RolloutRecipe
 from treadle.pool.pool import Pool
+from treadle.pool.spent import Spent
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.ids import own_registrations
 from treadle.program.policies import policy_name
@@ -42,6 +43,7 @@ from treadle.samplers.steps import EnvSpec
 from treadle.samplers.worker import DefaultWorker
 from treadle.samplers.worker_factory import WorkerFactory
 from treadle.stream.watch import Watch
+from treadle.verdict import Verdict
 from treadle.worker.options import MOST_WORKERS, WorkerOptions, chosen
 
 
@@ -291,6 +293,7 @@ class PoolSampler(Sampler):
         self._sampling: CallerSampling | Gathering
         if asking is not None:
             self._sampling = self._asked_here(asking, pool_options)
+            self._spent = Spent(self._sampling.pool)
             return
         registrations = None if self.backend == "serial" else own_registrations()
         drawn = root if own_seed is None else None
@@ -304,6 +307,7 @@ class PoolSampler(Sampler):
             more.n_workers = MOST_WORKERS
             recipes += [replace(recipes[0], factory=more)] * pool_options["later"]
         self._sampling = Gathering(recipes, self._prepared, **pool_options)
+        self._spent = Spent(self._sampling.pool)
 
     def _grows(self, agents: Any, envs: Any) -> bool:
         """May workers be added? Where nobody counted them, and which of them plays an episode does not matter."""
@@ -395,6 +399,11 @@ class PoolSampler(Sampler):
             scores = self._sampling.scores(episodes, seed, watch)
         return evaluation_of(policy_name(self._agents[0]), scores, seed)
 
+    @property
+    def verdict(self) -> Verdict:
+        """What binds its samplings after the first, and what to change."""
+        return self._spent.verdict()
+
     def _sampled(self, steps: int | None, episodes: int | None, agent_update: Any, env_update: Any) -> Any:
         with self._told(steps, episodes, agent_update, env_update, self._by_index) as watch:
             batch = self._sampling.sample(steps, episodes, watch)
@@ -409,13 +418,16 @@ class PoolSampler(Sampler):
         with Progress(self._progress) as shown:
             if self._sampling.pool.group.closed:
                 raise ClosedPool("the sampler is shut down")
+            self._spent.enter()
             self._sampling.update(agent_update, env_update, by_index)
             yield Watch(Standing(of_steps=steps, of_episodes=episodes), shown.tell)
+            self._spent.leave()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def shutdown_worker(self) -> None:
         """End the workers, who close their environments. A second call does nothing."""
+        self._spent.tell()
         self._sampling.close()
 
     def __enter__(self) -> Self:

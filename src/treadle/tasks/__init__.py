@@ -14,7 +14,7 @@ HOME = homes(
         "gym": "GymTask GymTaskSampler GymObservation TaskEnv",
         "vectors": "VectorSampledTasks SingleProcessVectorSampledTasks "
         "COMPLETE_TASK_METRICS_KEY COMPLETE_TASK_CALLBACK_KEY",
-        "vector": "TaskVectorStats",
+        "results": "TaskVectorStats",
     }
 )
 

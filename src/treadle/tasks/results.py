@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import repeat
@@ -19,6 +20,7 @@ from treadle.tasks.core import CALLBACK_KEY, METRICS_KEY, RLStepResult
 from treadle.tasks.orders import NOTE, NOTHING, History, Note, Status
 from treadle.tasks.rows import row_mender, row_splitter
 from treadle.vector.infos import NEWS
+from treadle.verdict import Verdict
 
 log = logging.getLogger("treadle")
 
@@ -28,6 +30,32 @@ OWN = frozenset({"terminated", "truncated", "final_observation", "held", METRICS
 QUIET = News(0)
 FALSE = repeat(False)
 _made = partial(tuple.__new__, RLStepResult)  # of four values: a third of what a call of the class takes
+
+
+@dataclass(frozen=True, repr=False)
+class TaskVectorStats:
+    """Counts and times of a vector of tasks.
+
+    Attributes:
+        steps: int64[n], steps taken in each slot.
+        episodes: int64[n], tasks begun in each slot.
+        restarts: int64[n], how often each slot's worker was started anew.
+        busy: float64[n], the share of time that each slot's task was at work in a step (moving on to the next task
+            included), since its program was built.
+        elapsed: seconds since the vector was made.
+        verdict: what binds it, and what to change.
+    """
+
+    steps: np.ndarray
+    episodes: np.ndarray
+    restarts: np.ndarray
+    busy: np.ndarray
+    elapsed: float
+    verdict: Verdict
+
+    def __repr__(self) -> str:
+        counts = f"{self.steps.sum():,} steps, {self.episodes.sum():,} tasks, {self.restarts.sum():,} restarts"
+        return f"<TaskVectorStats {counts} in {self.elapsed:.1f} s\n  {self.verdict}>"
 
 
 class Slot(Enum):

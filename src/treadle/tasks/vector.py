@@ -16,7 +16,7 @@ import operator
 import queue
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import BaseContext
 from time import monotonic
 from typing import Any, Self
@@ -27,6 +27,7 @@ from treadle.checks import check_seed
 from treadle.errors import ClosedPool, LayoutsDiffer, StartupFailed, TreadleError, UsageError, WorkerError
 from treadle.lockstep.batch import Batch
 from treadle.lockstep.lockstep import Lockstep, Operation
+from treadle.lockstep.measured import CALLS, DUE, Measured
 from treadle.pool.pool import Pool
 from treadle.repro import Repro
 from treadle.seeding import restart_seed
@@ -34,10 +35,11 @@ from treadle.tasks import arguments
 from treadle.tasks.arguments import NoSuchSlot, NotSupported, cannot_travel, listed, start_error
 from treadle.tasks.core import RLStepResult, TaskSampler
 from treadle.tasks.orders import Ask, Fresh, NextTask, ResetSampler, Status, Stay
-from treadle.tasks.results import Results, Slot
+from treadle.tasks.results import Results, Slot, TaskVectorStats
 from treadle.tasks.rows import Code, action_writer
 from treadle.tasks.slot import SamplerRecipe, TaskSlot
 from treadle.vector.core import Claim, one_at_a_time
+from treadle.verdict import verdict
 from treadle.wire.carried import CannotTravel
 
 log = logging.getLogger("treadle")
@@ -62,26 +64,6 @@ class MetricsQueue(queue.Queue[Any]):
                     self.get_nowait()
                 except queue.Empty:
                     continue  # a reader was quicker
-
-
-@dataclass(frozen=True)
-class TaskVectorStats:
-    """Counts and times of a vector of tasks.
-
-    Attributes:
-        steps: int64[n], steps taken in each slot.
-        episodes: int64[n], tasks begun in each slot.
-        restarts: int64[n], how often each slot's worker was started anew.
-        busy: float64[n], the share of time that each slot's task was at work in a step (moving on to the next task
-            included), since its program was built.
-        elapsed: seconds since the vector was made.
-    """
-
-    steps: np.ndarray
-    episodes: np.ndarray
-    restarts: np.ndarray
-    busy: np.ndarray
-    elapsed: float
 
 
 def _repro_of(slot: int, make: Any, args: dict[str, Any], start: Any, callbacks: Any, resample: bool) -> Repro:
@@ -149,6 +131,7 @@ class TaskVector:
                 self._lockstep.record(describe, full=False)
             self._pool.calls.again = "next_task_at or reset_all"
             remember = options.get("on_failure", "raise") != "raise"
+            self._measured = Measured(self._lockstep)
             self._results = Results(self._lockstep.observations, n, self.metrics_out_queue, remember=remember)
         except BaseException:
             self._pool.close(0.0)
@@ -235,7 +218,12 @@ class TaskVector:
         """Step these slots, each with its action."""
         row = self._row_of(slots, actions)
         try:
-            batch = self._run(self._lockstep.step, row)
+            marks, step = self._measured.marks, self._lockstep.step
+            self._measured.enter()
+            look = partial(self._measured.look, step)
+            batch = self._run(step if marks[CALLS] < marks[DUE] else look, row)
+            marks[CALLS] += 1
+            self._measured.leave()
         except WorkerError as error:
             self._keep_partial(error, slots)
             raise
@@ -311,7 +299,10 @@ class TaskVector:
         told = self._run(self._lockstep.call, Ask.STATUS)
         busy = np.array([0.0 if each is None else each.busy / max(1, each.age) for each in told])
         restarts, books = np.array(self._pool.restarts, np.int64), self._results
-        return TaskVectorStats(books.steps.copy(), books.episodes.copy(), restarts, busy, monotonic() - self._began)
+        why = verdict(self._measured.judged(int(books.steps.sum()), True))
+        return TaskVectorStats(
+            books.steps.copy(), books.episodes.copy(), restarts, busy, monotonic() - self._began, why
+        )
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
@@ -361,7 +352,9 @@ class TaskVector:
             if isinstance(order, ResetSampler):
                 self._results.histories[slot].reset()
         try:
+            began = self._measured.enter()
             batch = self._run(self._lockstep.reset, None, list(orders.values()), slots)
+            self._measured.leave(began)
         except WorkerError as error:
             if isinstance(error.partial, Batch):
                 error.partial = self._results.of_orders(error.partial, slots, self._lockstep.life.nothing)
@@ -388,6 +381,7 @@ class TaskVector:
         """Close all samplers and end all workers, within `close_timeout` + 1 s. Twice is once."""
         self._posted = None
         self._arrived.clear()
+        self._measured.tell()
         self._pool.close()
 
     def __enter__(self) -> Self:

@@ -21,7 +21,7 @@ HOME = homes(
         "log_episodes": "LogEpisodes",
         ".tasks.vectors": "VectorSampledTasks SingleProcessVectorSampledTasks "
         "COMPLETE_TASK_METRICS_KEY COMPLETE_TASK_CALLBACK_KEY",
-        ".tasks.vector": "TaskVectorStats",
+        ".tasks.results": "TaskVectorStats",
     }
 )
 

@@ -411,8 +411,7 @@ class VectorEnv(SlotCalls):
         A call that is still pending is dropped, with a warning.
         """
         turns = self._turns
-        if not self._pool.closed and self._core.counts.begun and log.isEnabledFor(logging.INFO):
-            log.info("%s", self._core.counts.stats(self._pool, self._lockstep, False).verdict)
+        self._core.measured.tell()
         if turns.state is not IDLE and not turns.overdue and not self._pool.closed:
             text = f"Calling `close` while waiting for a pending call to `{turns.state.value}` to complete."
             warnings.warn(text, UserWarning, stacklevel=3)
