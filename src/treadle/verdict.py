@@ -20,6 +20,7 @@ ROW, BATCH = 20e-6, 50e-6  # seconds of the caller for a row that is sent by its
 WAKE = 50e-6  # seconds to wake a worker
 SPREAD = 1.1  # times that work takes longer than its even share
 CROWD = 0.5  # cores that other programs use, from which on no gain of cores is promised
+STARTS = 1.5  # times as long as all their work, from which on the workers' start is counted
 TIMES_OTHERS = 1.5  # from which a slot is said to be slow
 ROUNDS = 40  # batches that are played again
 
@@ -156,7 +157,7 @@ def verdict(found: Figures) -> Verdict:
 
 def shares(found: Figures) -> dict[Kind, float]:
     """The time by kinds, 0 to 1 each, 1 together."""
-    whole = found.elapsed + found.start
+    start = found.start if found.start > STARTS * found.elapsed else 0.0
     work = min(found.slowest, found.inside)
     resets = min(found.resets, work)
     steps = (sum(found.busy) - found.resetting) / max(1, len(found.busy))
@@ -173,13 +174,13 @@ def shares(found: Figures) -> dict[Kind, float]:
         Kind.ENCODE: encode,
         Kind.OVERSUBSCRIBED: over,
         Kind.ENV: left - over,
-        Kind.START: found.start,
+        Kind.START: start,
     }
     stalled = min(found.stalled, found.elapsed)
     parts = {kind: seconds * (1 - stalled / found.elapsed) for kind, seconds in parts.items()}
     parts[Kind.MEMORY] = stalled
     total = max(sum(parts.values()), 1e-9)
-    return {kind: seconds / max(whole, total) for kind, seconds in parts.items()}
+    return {kind: seconds / total for kind, seconds in parts.items()}
 
 
 def _in_line(found: Figures) -> float:
@@ -218,7 +219,7 @@ def changes(found: Figures, kind: Kind) -> Iterator[tuple[str, float]]:
         yield f"inline={n}", found.away + SPREAD * total
     if kind in (Kind.STRAGGLER, Kind.RESET) and found.calls and not found.own and found.batches and n > 1:
         least, rows = (found.ran + found.away) / free, found.calls * n
-        sizes = sorted({n - 1, 3 * n // 4, n // 2, n // 4} - {0}, reverse=True)
+        sizes = sorted({n - 1, 3 * n // 4, n // 2, max(min(2, n - 1), n // 4)}, reverse=True)
         played = [(size, max(least, rows * _partial(found, size))) for size in sizes]
         best = min(seconds for _, seconds in played)
         size, seconds = next(each for each in played if each[1] <= SPREAD * best)  # the largest that is as good
@@ -244,6 +245,7 @@ def _partial(found: Figures, least: int) -> float:
         of_worker[worker] += each[slot]
     part = [each[slot] / of_worker[owner[slot]] for slot in range(n)]
     per_call = found.away / found.calls + BATCH + least * ROW
+    lag = max(0.0, found.inside - found.slowest) / found.calls  # of waking workers and the caller
     free, turns, now, made, began, first = [0.0] * len(found.busy), [7 * slot for slot in range(n)], 0.0, 0, 0.0, 0
     out: list[tuple[float, int]] = []
 
@@ -251,7 +253,7 @@ def _partial(found: Figures, least: int) -> float:
         worker = owner[slot]
         seconds = batches[turns[slot] % len(batches)][worker] * part[slot]
         turns[slot] += 1
-        free[worker] = max(free[worker], now) + seconds
+        free[worker] = max(free[worker], now) + seconds + lag
         heapq.heappush(out, (free[worker], slot))
 
     for slot in range(n):
@@ -259,7 +261,7 @@ def _partial(found: Figures, least: int) -> float:
     rounds = max(ROUNDS * n, min(len(batches), 100) * n)
     while made < rounds:
         ready = [heapq.heappop(out) for _ in range(least)]
-        now = max(now, ready[-1][0]) + per_call
+        now = (now if ready[-1][0] <= now else ready[-1][0] + lag) + per_call
         for _, slot in ready:
             send(slot)
         made += least

@@ -405,7 +405,7 @@ class ParallelEnv(VectorizedEnv):
 
     @property
     def verdict(self) -> Verdict:
-        """What binds its batches, and what to change."""
+        """The verdict on its batches: see `treadle.verdict`."""
         return self._set_up(self._batch_env).spent.verdict()
 
     def close(self) -> None:

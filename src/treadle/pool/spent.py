@@ -20,7 +20,7 @@ class Spent:
     """Of one pool.
 
     Attributes:
-        marks: see above; whoever asks the pool for something writes them.
+        marks: see above. Each face writes them.
     """
 
     def __init__(self, pool: Any) -> None:
@@ -56,15 +56,15 @@ class Spent:
         self._began = self._began or self.marks[LEFT]
 
     def verdict(self) -> Verdict:
-        """What bound the pool so far, and what to change."""
+        """The verdict on the pool so far."""
         return verdict(self.judged())
 
     def judged(self, steps: int = 0, fixed: bool = True) -> Figures:
-        """Of what came since. `steps`: of all slots together; `fixed`: the user has chosen how many workers."""
+        """The figures since the start. `steps`: of all slots together; `fixed`: the user chose how many workers."""
         return self.figures(steps, fixed=fixed)
 
     def figures(self, steps: int = 0, busy: tuple[float, ...] = (), **more: Any) -> Figures:
-        """Of what came since; `busy` (seconds at work of each worker) and `more` of whoever knows more."""
+        """The figures since the start; `busy`: seconds at work of each worker, where they are known; `more` figures."""
         words = zip(self._words(), self._at_work, strict=True)
         busy = busy or tuple((now - then if now >= then else now) * 1e-9 for now, then in words)
         used, mean = self._usage.since(), sum(busy) / max(1, len(busy))

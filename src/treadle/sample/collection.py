@@ -165,7 +165,7 @@ class Collection:
         return found
 
     def verdict(self, shares: dict[int, Shares], steps: int) -> str:
-        """What bound the run, and what to change, when so many steps are made and workers have spent these shares."""
+        """The verdict on a run of so many steps, of which workers have spent these shares."""
         workers, fixed = [each for at, each in shares.items() if at != CALLER], self._growth is None
         mean = Shares.together(workers).over(len(workers)) if workers else Shares()
         more: dict[str, Any] = {"policy": mean.policy, "encode": mean.encode, "resets": mean.reset, "fixed": fixed}

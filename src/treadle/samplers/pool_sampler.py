@@ -401,7 +401,7 @@ class PoolSampler(Sampler):
 
     @property
     def verdict(self) -> Verdict:
-        """What binds its samplings after the first, and what to change."""
+        """The verdict on its samplings after the first: see `treadle.verdict`."""
         return self._spent.verdict()
 
     def _sampled(self, steps: int | None, episodes: int | None, agent_update: Any, env_update: Any) -> Any:

@@ -189,7 +189,7 @@ def shares_of(
     inline: int | str,
     guarded: bool,
 ) -> tuple[tuple[int | None, int], str]:
-    """(workers, inline), measured where that matters, and why, which is told. `guarded`: see `choose_shares`."""
+    """(workers, inline), measured where that matters, and why. `guarded`: see `choose_shares`."""
     n, cores = len(slots), bell.cores()
     choose = partial(choose_shares, n, pool.backend, workers, inline, guarded=guarded, cores=cores)
     if matters(n, pool.backend, workers, inline, cores, guarded):

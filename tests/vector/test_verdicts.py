@@ -1,0 +1,111 @@
+"""Verdicts on runs that are known to be bound by one kind. All of them wait, so a busy machine changes little."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import treadle
+from treadle.verdict import Kind, Verdict
+
+
+class Waits(gym.Env[Any, Any]):
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, step: float = 0.0, reset: float = 0.0, length: int = 10**9) -> None:
+        self._step, self._reset, self._length = step, reset, length
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self._left = self._length
+        time.sleep(self._reset)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._left -= 1
+        time.sleep(self._step)
+        return np.zeros(2, np.float32), 0.0, self._left <= 0, False, {}
+
+
+def judged(envs: list[Any], steps: int, think: float = 0.0, **options: Any) -> Verdict:
+    with closing(treadle.VectorEnv(envs, **{"workers": len(envs), "inline": 0, **options})) as vector:
+        vector.reset(seed=0)
+        for _ in range(steps):
+            time.sleep(think)
+            vector.step(np.zeros(len(envs), np.int64))
+        stats = vector.stats()
+    assert str(stats.verdict) in repr(stats)
+    return stats.verdict
+
+
+def test_one_slow_slot_is_named() -> None:
+    found = judged([partial(Waits, step=0.12 if slot == 2 else 0.015) for slot in range(4)], 12)
+    assert found.kind is Kind.STRAGGLER
+    assert found.says.startswith("slot 2 takes ")
+    assert found.change.startswith("recv(min=")
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_long_resets_are_named(mode: str) -> None:
+    found = judged([partial(Waits, step=0.002, reset=0.2, length=3)] * 2, 12, autoreset_mode=mode)
+    assert found.kind is Kind.RESET
+    assert found.change == ""  # they come at once: nobody could go on meanwhile
+
+
+def test_resets_that_are_asked_for_are_named() -> None:
+    with closing(treadle.VectorEnv([partial(Waits, reset=0.1)] * 2, workers=2, autoreset_mode="Disabled")) as vector:
+        for _ in range(4):
+            vector.reset(seed=0)
+            vector.step([0, 0])
+        assert vector.stats().verdict.kind is Kind.RESET
+
+
+def test_a_caller_that_thinks_is_named() -> None:
+    found = judged([Waits] * 2, 6, think=0.1)
+    assert found.kind is Kind.POLICY
+    assert found.change == ""
+
+
+def test_environments_that_wait_in_turns_may_wait_at_once() -> None:
+    found = judged([partial(Waits, step=0.03)] * 6, 8, workers=1)
+    assert (found.kind, found.change) == (Kind.ENV, "workers=6")
+    assert found.gain > 2
+
+
+def test_partial_batches_and_posted_steps_are_judged_too() -> None:
+    with closing(treadle.VectorEnv([partial(Waits, step=0.02)] * 4, workers=4)) as vector:
+        vector.async_reset(seed=0)
+        for _ in range(30):
+            found = vector.recv(min=2)
+            vector.send(np.zeros(len(found[1]), np.int64), found[4]["env_id"])
+        partly = vector.stats().verdict
+        vector.recv(min=4)
+    with closing(treadle.VectorEnv([partial(Waits, step=0.05)] * 2, workers=2)) as vector:
+        vector.reset(seed=0)
+        for _ in range(6):
+            vector.step_async([0, 0])
+            vector.step_wait()
+        posted = vector.stats().verdict
+    assert partly.kind is posted.kind is Kind.ENV
+
+
+def test_a_vector_that_has_just_begun_is_unsure_and_an_end_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "treadle"):
+        vector = treadle.VectorEnv([Waits] * 2, workers=2)
+        assert vector.stats().verdict.kind is Kind.UNSURE
+        vector.close()
+        assert "unsure" not in caplog.text  # nothing was done
+        judged([partial(Waits, step=0.1)] * 2, 4)
+    assert sum("-bound" in record.message for record in caplog.records) == 1
+
+
+def test_the_choice_of_auto_stands_in_the_stats() -> None:
+    with closing(treadle.VectorEnv([partial(Waits, step=0.01)] * 3)) as vector:
+        assert "workers='auto': environments wait" in repr(vector.stats())
