@@ -40,8 +40,8 @@ class TaskVectorStats:
         steps: int64[n], steps taken in each slot.
         episodes: int64[n], tasks begun in each slot.
         restarts: int64[n], how often each slot's worker was started anew.
-        busy: float64[n], the share of time that each slot's task was at work in a step (moving on to the next task
-            included), since its program was built.
+        busy: float64[n], the share of time that each slot's task was at work in a step, since its program was built.
+            Moving on to the next task is included.
         elapsed: seconds since the vector was made.
         verdict: what binds it, and what to change.
     """

@@ -174,8 +174,8 @@ def enter(start: Start, entered: Start | None) -> None:
 
 
 def _limit_threads(count: str) -> None:
-    """For libraries that were imported before the variables were set: in a copy of the caller, and where the variables
-    have changed since the fork server began. Without threadpoolctl all but torch keep their threads."""
+    """Limit libraries that were imported before the variables were set, as in a copy of the caller. Without
+    threadpoolctl all but torch keep their threads."""
     if not count.isdigit():
         return
     if (torch := sys.modules.get("torch")) is not None:
