@@ -8,7 +8,7 @@
     no_summary  docstrings that begin with "Args:" (docstrings only)
     long        sentences of more than 25 words; code in backticks counts as one word
 
-Comments and tests are not counted. `tests/words.toml` keeps the counts, and `tests/test_words.py` compares.
+Comments, tests and what benchmarks write into pages are not counted. `tests/words.toml` keeps the counts, and `tests/test_words.py` compares.
 
 usage: python scripts/words.py                  the table, as tests/words.toml has it
        python scripts/words.py HABIT [TEXT]     each place of a habit, in files whose name holds TEXT
@@ -36,6 +36,7 @@ DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+MADE = re.compile(r"<!-- (?P<name>[\w-]+):begin -->.*?<!-- (?P=name):end -->", re.DOTALL)  # by a benchmark
 CODE = re.compile(r"``[^`]+``|`[^`]+`")
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 ITEM = re.compile(r"^\s*(?:[-*+]|\d+\.)\s")  # of a list
@@ -75,8 +76,8 @@ def paragraphs(text: str, *, fields: bool) -> Iterator[tuple[int, str]]:
 
 
 def sentences(text: str, *, fields: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield (line from 0, sentence) of each sentence of prose; fenced code and comments are left out."""
-    for pattern in (FENCE, COMMENT):
+    """Yield (line from 0, sentence) of each sentence of prose; fenced code, comments and figures that benchmarks write are left out."""
+    for pattern in (MADE, FENCE, COMMENT):
         text = pattern.sub(lambda found: "\n" * found[0].count("\n"), text)
     text = CODE.sub(lambda found: "Code" + "\n" * found[0].count("\n"), LINK.sub(r"\1", text))
     for line, paragraph in paragraphs(text, fields=fields):

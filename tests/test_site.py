@@ -94,6 +94,8 @@ def test_the_output(site: Path, pages: dict[Path, Parsed]) -> None:
     for page, parsed in pages.items():
         if "```" in parsed.text or "<!-- test" in parsed.text:
             bad.append(f"{page.name}: a fence or its mark is shown as text")
+        if re.search(r"^- ", parsed.text, re.MULTILINE):
+            bad.append(f"{page.name}: a list without an empty line before it is shown as text")
         bad += [f"{page.name} loads {each}" for each in parsed.loaded if urlsplit(each).netloc]
         for link in (*parsed.links, *parsed.loaded):
             parts = urlsplit(link)
