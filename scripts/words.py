@@ -8,7 +8,8 @@
     no_summary  docstrings that begin with "Args:" (docstrings only)
     long        sentences of more than 25 words; code in backticks counts as one word
 
-Comments, tests and what benchmarks write into pages are not counted. `tests/words.toml` keeps the counts, and `tests/test_words.py` compares.
+Comments, tests and figures that benchmarks write into pages are not counted. `tests/words.toml` keeps the counts, and
+`tests/test_words.py` compares.
 
 usage: python scripts/words.py                  the table, as tests/words.toml has it
        python scripts/words.py HABIT [TEXT]     each place of a habit, in files whose name holds TEXT
@@ -76,7 +77,7 @@ def paragraphs(text: str, *, fields: bool) -> Iterator[tuple[int, str]]:
 
 
 def sentences(text: str, *, fields: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield (line from 0, sentence) of each sentence of prose; fenced code, comments and figures that benchmarks write are left out."""
+    """Yield (line from 0, sentence) of each sentence of prose, without code, comments and figures of benchmarks."""
     for pattern in (MADE, FENCE, COMMENT):
         text = pattern.sub(lambda found: "\n" * found[0].count("\n"), text)
     text = CODE.sub(lambda found: "Code" + "\n" * found[0].count("\n"), LINK.sub(r"\1", text))

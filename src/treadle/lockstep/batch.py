@@ -19,7 +19,7 @@ ByMessage = dict[int, dict[int, Any]]  # leaf -> slot -> the part of its action 
 
 
 class News(Flag):
-    """What a pool that goes on after a worker's death has to tell of a slot.
+    """The engine's own entries about a slot, in a pool that goes on after a worker's death.
 
     It stands beside the programs' infos, never in them: "dropped" is a word that a program may use for its own things.
     """
@@ -209,10 +209,10 @@ def final_observation(
 
 
 class SlotRows:
-    """Rows for requests about slots one by one: whoever asks some slots at a time, and takes whichever have answered.
+    """Rows for requests about slots one by one: partial batches, which take the slots that have answered.
 
     Results lie in one block of the arena that is kept for this, a row per slot: a slot's row cannot change before its
-    next request. What has no fixed shape comes with the answers and is kept here until it is read.
+    next request. Values without a fixed shape come with the answers and are kept here until they are read.
 
     Args:
         memory: the pool's rows.
@@ -221,7 +221,7 @@ class SlotRows:
         remember: keep what of each slot was read last, so that it can be shown again: see `batches`.
 
     Attributes:
-        block: nobody else's from now on.
+        block: this object's alone from now on.
         ring: where that is.
         ends: rewards, terminated, truncated and valid of the block.
         batches: shows rows again, and marks those that are cut, after a worker's death.

@@ -1,4 +1,4 @@
-"""What slots that step in lockstep were made to do since their last seeded reset, so that a failure can be replayed.
+"""A history of slots that step in lockstep, since their last seeded reset, so that a failure can be replayed.
 
 The caller writes it, so it outlives the workers. A step costs two copies of some bytes when it has been made: the
 actions, from where they were written for the workers, and the rewards and flags of its block, which lie side by side.
@@ -256,7 +256,7 @@ class History:
             note(error, repro)
 
     def _fill(self, repro: Repro, slot: int) -> None:
-        """What a slot was made to do since it was last reset with a seed."""
+        """Fill in the actions and resets of a slot since it was last reset with a seed."""
         mine = [self._begun[slot]] if slot in self._begun else []
         mine += [each for chunk in self._chunks for each in chunk.resets if each.slot == slot]
         seeded = [i for i, each in enumerate(mine) if each.seed is not None]

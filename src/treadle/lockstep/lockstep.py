@@ -40,8 +40,8 @@ Operation = tuple[str, tuple[Any, ...], dict[str, Any]]  # name, args, kwargs of
 class Lockstep:
     """The lockstep schedule over a pool whose programs are environments.
 
-    Use from one thread. What was interrupted (Ctrl-C) is waited for and dropped by the next request; after a step or a
-    reset all its slots must be reset. A worker's death is raised, or, with on_failure="restart" or "drop", told in the
+    Use from one thread. The next request waits for an interrupted one (Ctrl-C) and drops its result. After a step or a
+    reset all its slots must be reset. A worker's death is raised, or, with on_failure="restart" or "drop", shown in the
     batch: see `recover.py`.
 
     Attributes:
@@ -316,7 +316,7 @@ class Lockstep:
         self._call(slots, (name, args, kwargs), posted=True)
 
     def wait(self, timeout: float | None = None) -> Any:
-        """What the posted request brings, as the fused method returns it.
+        """Return the result of the posted request, as the fused method does.
 
         Raises TimeoutError after `timeout` seconds (None: never); the request stays pending, nothing is lost, and a
         later `wait` returns its result. Raises UsageError when nothing is pending.

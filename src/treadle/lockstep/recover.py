@@ -1,12 +1,12 @@
-"""A joint request: one request to several workers that is on its way, and what has come of it so far; and how lockstep
-goes on after a worker's death, where the pool is told to (on_failure "restart", "drop").
+"""A joint request is one request to several workers, with the answers so far. This file also holds how lockstep goes on
+after a worker's death (on_failure "restart", "drop").
 
 A joint request is the tag of its requests (`calls.py`). In partial batches several may be under way at once, about
 different slots, and a worker may owe answers to more than one. Whichever is waited for hears all events, and gives the
 others theirs.
 
-A dead worker takes its environments along, so the episodes of its slots are cut: each is told once, by a row that is
-truncated, of reward 0, not valid, with ABORTED in the batch's news. What follows is what follows any truncated row:
+A dead worker takes its environments along, so the episodes of its slots are cut. One row shows each cut: it is
+truncated, of reward 0, not valid, with ABORTED in the batch's news. The next row is that after any truncated row:
 
 - where a slot moves on within the step, the row shows the first observation of a fresh environment, and the news are
   RESTARTED too; the slot's last observation is the terminal one;
@@ -16,8 +16,8 @@ truncated, of reward 0, not valid, with ABORTED in the batch's news. What follow
 With "drop" no environment follows: the news are DROPPED, and all later rows are zeros. An episode that was about to
 begin is not cut but begun again, by the fresh worker. So is whatever a reset asked for.
 
-Whether a worker is replaced or dropped is decided in `calls.py`; here is what it means for rows. What the caller may
-not be told any more (a step that was interrupted and dropped) is told by the next step. Fresh environments are seeded
+Whether a worker is replaced or dropped is decided in `calls.py`; here is what it means for rows. A cut in a
+step that was interrupted and dropped is shown by the next step. Fresh environments are seeded
 by (root, slot, incarnation), where a reset would have given them no seed.
 """
 
@@ -56,13 +56,13 @@ LAST_CALL = 1.0  # seconds that the other workers get to answer once one has fai
 
 
 def orders_of(workers: Sequence[Worker], asked: dict[int, Any]) -> list[Order]:
-    """What each worker is sent when slots are asked (slot -> order)."""
+    """Return the order for each worker when slots are asked (slot -> order)."""
     mine = [(worker, {slot: asked[slot] for slot in worker.slots if slot in asked}) for worker in workers]
     return [(worker, orders, tuple(orders)) for worker, orders in mine if orders]
 
 
 def step_orders(workers: Sequence[Worker], mailed: Mailed | None) -> list[Order]:
-    """What each worker is sent for a step of all slots; `mailed`: n values of each action leaf that goes by message."""
+    """Return each worker's order for a step of all slots. `mailed`: n values of each action leaf sent by message."""
     orders: list[Order] = []
     for worker in workers:
         lo, hi = worker.slots[0], worker.slots[-1] + 1
@@ -161,7 +161,7 @@ class JointRequest:
             raise first
 
     def _give_up(self, calls: Calls) -> None:
-        """What has not come will not be waited for, nor what else those who owe it owe."""
+        """Abandon missing answers, and all others that their workers owe."""
         lost = calls.abandon(self)
         self._given_up += {call.worker.index: call.worker for call in lost}.values()
         for other in {call.tag for call in lost} - {self}:
@@ -183,7 +183,7 @@ class JointRequest:
             raise error
 
     def stale(self) -> set[int]:
-        """Slots that may have moved without anybody seeing it."""
+        """Slots that may have moved in a request whose result is lost."""
         gone = [worker.slots for worker in self._given_up]
         return self._spoiled.union(self.cut, self.unsent, self.void, self.moved_unseen(), *gone)
 
@@ -245,7 +245,7 @@ class Recovery:
         self._fresh.update(worker.slots)
 
     def between(self, slots: Sequence[int]) -> bool:
-        """Has the episode of each of these slots ended, and the next one not begun?"""
+        """Return, of each of these slots, whether its episode has ended and the next one not begun."""
         return self._life.at == self._calls.last_id and len(self._life.of(Slot.OVER, among=slots)) == len(slots)
 
     def note_asked(self, asked: dict[int, tuple[int | None, Any]]) -> None:
@@ -260,7 +260,7 @@ class Recovery:
     def orders(
         self, joint: JointRequest, asked: dict[int, tuple[int | None, Any]]
     ) -> dict[int, tuple[int | None, Any]]:
-        """What is to be sent for resets that were asked for (see `note_asked`)."""
+        """Return the orders for resets that were asked for (see `note_asked`)."""
         joint.void = set(self._life.of(Slot.LAST, Slot.VOID, among=joint.slots))
         joint.begins = dict(asked)
         joint.before = {slot: int(self.episodes[slot]) for slot in asked}
@@ -320,11 +320,11 @@ class Recovery:
         self._tell(worker, error, event)
 
     def broken(self, error: WorkerError) -> None:
-        """Nobody takes a dead worker's place: that is the end."""
+        """End the vector: a dead worker is not replaced."""
         self._calls.broken = self._calls.broken or error
 
     def _lost_its_worker(self, joint: JointRequest, slot: int, pending: bool, dropped: bool) -> None:
-        """What that means for a slot, and for the joint request about it. `pending`: had it yet to be answered?"""
+        """Move a slot whose worker died, and count it in its joint request. `pending`: it had yet to be answered."""
         self._count(joint, slot, pending)
         life = self._life
         if joint.op is Op.CALL or (not pending and slot not in joint.unsent):
@@ -364,7 +364,7 @@ class Recovery:
         joint.before.setdefault(slot, int(self.episodes[slot]))
 
     def _order(self, slot: int, asked: tuple[int | None, Any]) -> tuple[int | None, Any]:
-        """What a slot's reset is given: in a new environment no seed means the one of its incarnation."""
+        """Return the seed and options of a slot's reset. In a new environment no seed means that of its incarnation."""
         seed, options = asked
         worker = self._pool.by_slot[slot]
         if seed is None and slot in self._fresh and self._root is not None:
@@ -414,7 +414,7 @@ class Recovery:
         return joint.void | self._life.gone, news
 
     def landed(self, joint: JointRequest, ended: np.ndarray | None) -> None:
-        """The joint request is over, and the caller is told all about it. `ended`: bool of each of its slots' rows;
+        """End the joint request: the caller gets its rows. `ended`: bool of each of its slots' rows;
         None after a call."""
         life, raised = self._life, {slot for each in joint.extras for slot in each.raised}
         if joint.op is Op.STEP and ended is not None:
@@ -427,7 +427,7 @@ class Recovery:
         self._lose(joint)
 
     def dropped(self, joint: JointRequest) -> None:
-        """The joint request is over, and nobody is told: it had been interrupted."""
+        """End the joint request, whose rows are dropped: it had been interrupted."""
         self._fresh.difference_update(joint.begins)
         self._lose(joint)
 

@@ -1,7 +1,7 @@
 """A batch, from its arguments to the pool and back: `BatchEnv`.
 
 The items of a batch go to any slot, because their states travel with them. They are dealt in chunks. As long as chunks
-are left, every slot has one at work and one waiting; whoever is done gets the next, so a slow item (or a busy core)
+are left, every slot has one at work and one waiting. A slot that is done gets the next, so a slow item (or a busy core)
 delays its own chunk only. A chunk should take some milliseconds: smaller ones cost more in messages than they save in
 waiting, so how many there are follows from what items took before. A chunk whose worker died goes to another one.
 Items without states go on from one another: then every slot has one chunk.
@@ -72,7 +72,7 @@ class Span:
         self._upto = self._pool.calls.last_id
 
     def over(self) -> bool:
-        """Has every request of it, those that were given up included, been answered, or its worker buried?"""
+        """Return True if every request, given up or not, has been answered, or its worker buried."""
         for worker in self._pool.workers:
             for owed in worker.owed:
                 if self._after < owed.request.id <= self._upto:
@@ -180,7 +180,7 @@ class BatchEnv:
         return RolloutBatch(rewards, lengths, terminated, truncated, states, seen)
 
     def _run(self, items: Items, rollout: str | None) -> list[Done]:
-        """What came of the chunks, in order."""
+        """The results of the chunks, in order."""
         n, slots, given = len(items.dts), len(self._lanes), items.states is not None
         marks = self.spent.marks
         marks[AWAY] += perf_counter_ns() - marks[LEFT]
@@ -346,14 +346,14 @@ def _first_settled(out: dict[int, tuple[Future, int]]) -> tuple[int, Future, int
 
 
 def _can_go_on(error: BaseException, workers: Workers) -> bool:
-    """Was it the worker that failed, and is there, or will there be, another one?"""
+    """Return True if the worker failed and another one takes its place."""
     calls = workers.pool.calls
     ours = isinstance(error, WorkerDied | WorkerTimeout)
     return ours and calls.policy is not RestartPolicy.RAISE and calls.broken is None
 
 
 def _take_out(buffer: ArenaBuffer, done: Done) -> None:
-    """Take out what a chunk has laid in a buffer; large observations stay, as long as somebody holds them."""
+    """Take out what a chunk has laid in a buffer; large observations stay, as long as an array refers to them."""
     if isinstance(done.states, LaidStates):
         done.states = lift(buffer.memory, done.states)
     if isinstance(done.observations, LaidRows):

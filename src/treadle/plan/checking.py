@@ -1,4 +1,4 @@
-"""Trying out whether an environment's state is complete: does the same follow from the same state, again and again?"""
+"""Try out whether an environment's state is complete: whether the same follows from the same state, again and again."""
 
 from __future__ import annotations
 

@@ -28,12 +28,12 @@ PROCESSES = ("process_obs", "process_reward", "process_terminal", "process_info"
 
 
 def told(info: Mapping[str, Any], **ours: Any) -> dict[str, Any]:
-    """An environment's info with what a planning step tells: its own value under such a NAME is kept as env_NAME."""
+    """An environment's info with a planning step's entries: its own value under such a NAME is kept as env_NAME."""
     return {**own_names(info, frozenset(ours), "env"), **ours}
 
 
 def overrides(env: PlanEnv, base: type[PlanEnv], names: Iterable[str]) -> bool:
-    """Does the class of `env` define one of these anew, after `base`?"""
+    """Return True if the class of `env` defines one of these anew, after `base`."""
     return any(getattr(type(env), name) is not getattr(base, name) for name in names)
 
 
@@ -45,8 +45,8 @@ class PlanEnv:
     Args:
         name: what it is called.
         frameskip: how often `step` applies its action for each dt.
-        autoreset: reset by itself after a step that ended an episode. What that step returns, its state included, is
-            the end; the environment itself stands at the beginning of the next episode by then.
+        autoreset: reset by itself after a step that ended an episode. That step returns the end, its state
+            included; the environment itself stands at the beginning of the next episode by then.
         delay_setup: do not build anything yet: `setup` does (`GymPlanEnv` and `ParallelEnv` call it themselves in the
             first `reset`). Until then it can be pickled.
         return_image: put `get_image()` as "rgb" into every step's and reset's info.
@@ -142,12 +142,12 @@ class PlanEnv:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
         return self._name
 
     @property
     def return_image(self) -> bool:
-        """Is there a picture in every info?"""
+        """Whether every info holds a picture."""
         return self._return_image
 
     @property
@@ -307,7 +307,7 @@ class PlanEnv:
 
 
 def walking(env: Any, wanted: bool) -> Steps:
-    """What steps an environment, as `PlanEnv.step` does. `wanted`: are states to be returned?"""
+    """Return a function that steps an environment, as `PlanEnv.step` does. `wanted`: whether it returns states."""
     plain = getattr(env, "plain_walk", None)
     found: Steps | None = None if plain is None else plain(wanted)
     if found is not None:

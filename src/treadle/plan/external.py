@@ -40,7 +40,7 @@ class ExternalProcess:
 
     @classmethod
     def of(cls, workers: Workers, slot: int) -> Self:
-        """One slot of workers that somebody else closes."""
+        """One slot of workers that its owner closes."""
         self = cls.__new__(cls)
         self._set(workers, slot, owner=False)
         return self

@@ -1,8 +1,8 @@
 """Futures: the answers to requests of planning's slots, asked for in any order.
 
-A pool has a worker for each slot (`Workers`), and a future for the answer to every request: answers that nobody asks
-for any more disturb nobody, and an error of one slot leaves no answer of another unread. What becomes of a worker that
-dies is decided in `treadle.pool.calls`.
+A pool has a worker for each slot (`Workers`), and a future for the answer to every request: answers that
+nothing waits for are dropped, and an error of one slot leaves no answer of another unread. `treadle.pool.calls` decides
+about a worker that dies.
 """
 
 from __future__ import annotations

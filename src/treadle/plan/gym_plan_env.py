@@ -168,7 +168,7 @@ class GymPlanEnv(PlanEnv):
 
     @property
     def obs_type(self) -> str:
-        """What observations are."""
+        """The kind of observations."""
         return self._obs_type or ("rgb" if _emulated(self._env) else "coords")
 
     @property
@@ -182,7 +182,7 @@ class GymPlanEnv(PlanEnv):
         return getattr(self.gym_env.unwrapped, "reward_range", None)
 
     def render(self) -> Any:
-        """What the environment's own `render` returns."""
+        """Return the picture of the environment's own `render`."""
         return self.gym_env.render()
 
     def get_image(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a batch is made of: its items as they are asked for, and the chunks of them as they travel.
+"""The parts of a batch: its items as they are asked for, and the chunks of them as they travel.
 
 Items are checked before anything is sent: every mistake names its item. A chunk (`Work`) may come with a region of
 memory: states go out and come back there, and the worker writes observations straight into it. What a message of some
@@ -257,7 +257,7 @@ class Work:
 
 @dataclass
 class Done:
-    """What came of a chunk, in columns.
+    """The results of a chunk, in columns.
 
     Attributes:
         failed: the item that raised, and why; those after it were not tried.

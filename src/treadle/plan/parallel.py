@@ -179,7 +179,7 @@ class VectorizedEnv(PlanEnv):
     # -- the local environment ---------------------------------------------------------------------------------------
 
     def create_env_callable(self, **kwargs: Any) -> Callable[[], Any]:
-        """What makes a copy of the environment; `kwargs` replace some of its arguments."""
+        """A function that makes a copy of the environment; `kwargs` replace some of its arguments."""
         arguments = {
             "name": self._named,
             "frameskip": self.frameskip,

@@ -1,4 +1,4 @@
-"""What a worker does with a chunk of a batch, and what runs in its slot."""
+"""A worker's work on a chunk of a batch, and the program in its slot."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _number(reward: Any) -> Any:
 
 
 def held(value: Any) -> Any:
-    """What the environment has returned, as it is now: it may use its arrays again. Scalars stay what they are."""
+    """A copy of the environment's result, which may use its arrays again. Scalars stay what they are."""
     return value if isinstance(value, np.generic) else snapshot(value)
 
 
@@ -225,7 +225,7 @@ class Observations:
         self._list.append(held(value))
 
     def whole(self) -> Any:
-        """What there is of it."""
+        """Return all values so far, as an array or a list."""
         return self._list if self._array is None else self._array[: self._filled]
 
 
