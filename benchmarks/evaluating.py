@@ -36,7 +36,7 @@ def pong() -> Any:
 # name -> environment, policy, steps of training, episodes
 ROWS: dict[str, tuple[Any, str, int, int]] = {
     "CartPole": ("CartPole-v1", "MlpPolicy", 30_000, 100),
-    "Hopper": ("Hopper-v5", "MlpPolicy", 30_000, 500),
+    "Hopper": ("Hopper-v5", "MlpPolicy", 350_000, 500),
     "Pong": (pong, "CnnPolicy", 512, 16),
 }
 

@@ -229,7 +229,7 @@ class ManyActor(PolicyActor):
     def __init__(self, policy: Any, *about: Any) -> None:
         super().__init__(policy, *about)
         self._many = CallerPolicy(policy, self._name, pad_to=self._rows, deterministic=about[-1])
-        self._many.told = self.told
+        self.told = self._many.told
         for row in range(self._rows):
             self._many.start(row, 0)
 
