@@ -234,9 +234,7 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
 
 
-def print_table(
-    rows: Sequence[Sequence[str]], header: Sequence[str] = (), stream: TextIO | None = None, title: str = ""
-) -> None:
+def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), stream: TextIO | None = None) -> None:
     """Print columns to `stream` (None: stdout), the first one left, the others right; no borders, nothing is cut.
 
     Raises:
@@ -244,7 +242,7 @@ def print_table(
     """
     if not _there("rich"):
         raise MissingExtra("tables need rich: pip install 'treadle[cli]'")
-    lines = _drawn(rows, header, title).export_text().splitlines()
+    lines = _drawn(rows, header).export_text().splitlines()
     (stream or sys.stdout).write("".join(f"{row.rstrip()}\n" for row in lines))
 
 
@@ -255,7 +253,7 @@ def html_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), title:
     return _drawn(rows, header, title).export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
-def _drawn(rows: Sequence[Sequence[str]], header: Sequence[str], title: str) -> Any:
+def _drawn(rows: Sequence[Sequence[str]], header: Sequence[str], title: str = "") -> Any:
     """A console that has drawn it into memory: at a closed pipe rich would end the process."""
     from rich import box
     from rich.console import Console
