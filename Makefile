@@ -14,7 +14,7 @@ ARGS ?=
 # Half of a test's time is the start of an interpreter, so two at a time take three fifths of the time.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: help setup setup-heavy demo smoke quick test test-all test-foreign test-pythons bench notebook format docs docs-serve release clean clean-all
+.PHONY: help setup setup-heavy demo smoke quick test test-all test-foreign test-pythons bench bench-guard notebook format docs docs-serve release clean clean-all
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
