@@ -36,17 +36,14 @@ class ExternalProcess:
     ) -> None:
         check_names(type(self), unknown)
         pool = {"step_timeout": step_timeout, "on_failure": on_failure, **chosen(worker_options)}
-        self._set(Workers(constructor, 1, **pool), 0, owner=True)
+        self._workers, self._slot, self._owner = Workers(constructor, 1, **pool), 0, True
 
     @classmethod
     def of(cls, workers: Workers, slot: int) -> Self:
         """One slot of workers that its owner closes."""
         self = cls.__new__(cls)
-        self._set(workers, slot, owner=False)
+        self._workers, self._slot, self._owner = workers, slot, False
         return self
-
-    def _set(self, workers: Workers, slot: int, *, owner: bool) -> None:
-        self._workers, self._slot, self._owner = workers, slot, owner
 
     @cached_property
     def observation_space(self) -> gym.Space:
