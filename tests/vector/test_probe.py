@@ -237,10 +237,34 @@ def test_threads_of_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
         assert policy_threads() == (1 if any(map(os.path.exists, GRAPHICS)) else 2)
         torch.set_num_threads(1)
         assert policy_threads() == 1
-        monkeypatch.delitem(sys.modules, "torch")
-        assert policy_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(any(map(os.path.exists, GRAPHICS)), reason="a policy would compute on a graphics processor")
+@pytest.mark.parametrize(
+    ("said", "threads"),
+    [({}, 1), ({"OMP_NUM_THREADS": "4"}, 4), ({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "3,2"}, 3),
+     ({"OPENBLAS_NUM_THREADS": "many"}, 1), ({"OMP_NUM_THREADS": "4", "OMP_WAIT_POLICY": "PASSIVE"}, 1)],
+)  # fmt: skip
+def test_threads_of_other_libraries(said: dict[str, str], threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert policy_threads() == threads
+
+
+class Misshapen(Walk):
+    def step(self, action: int) -> Any:
+        return (self.at[:1], *super().step(action)[1:])
+
+
+def test_what_is_observed_is_written_where_steps_are_measured() -> None:
+    """Else an environment that hands out ready pictures looks as if a step of it took nothing."""
+    assert measure(slots_of(Walk, 4, OnEnd.NEXT_STEP)[0], 4) is not None
+    assert measure(slots_of(Misshapen, 4, OnEnd.NEXT_STEP)[0], 4) is None
 
 
 @pytest.mark.parametrize(
@@ -248,7 +272,7 @@ def test_threads_of_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (Why.SHORT, "8 of them take 0.04 ms, no longer than waking a worker (0.07 ms). All 8 slots are the caller's"),
         (Why.CROWDED, "other programs compute: 36% of the time was standing in line for a core. All 8 slots"),
-        (Why.THREADS, "torch has 2 threads (torch.set_num_threads), which keep cores from workers. All 8 slots"),
+        (Why.THREADS, "a policy has 2 threads (torch.set_num_threads), which keep cores from workers. All 8 slots"),
     ],
 )
 def test_one_line_says_why_there_are_no_workers_and_how_to_ask_for_them(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from treadle.errors import UsageError
-from treadle.vector.shares import MOST_WORKERS, Measured, Why, choose_shares, matters, worth_using
+from treadle.vector.shares import MOST_WORKERS, Measured, Why, choose_shares, level, matters, worth_using
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,23 @@ def test_how_many_cores_are_worth_using(
     n: int, step: float, share: float, stood: float, threads: int, cores: int, using: int, why: Why
 ) -> None:
     assert worth_using(n, cores, Measured(step, share, 70 * US, stood), threads) == (using, why)
+
+
+@pytest.mark.parametrize(
+    ("n", "step", "threads", "is_level"),
+    [
+        (8, 5 * US, 1, False),
+        (8, 7 * US, 1, True),  # nearly as long as waking a worker takes
+        (8, 10 * US, 1, True),
+        (64, 5 * US, 1, False),
+        (8, 100 * US, 2, False),
+        (8, 1.3 * MS, 2, True),  # torch's threads have nearly gone to sleep
+        (8, 10 * MS, 2, False),
+    ],
+)
+def test_where_a_start_may_choose_otherwise_both_are_level(n: int, step: float, threads: int, is_level: bool) -> None:
+    assert level(n, 2, Measured(step, 0.0, 70 * US), threads) is is_level
+    assert not level(n, 2, None, threads)
 
 
 def test_nothing_known_counts_as_computing() -> None:

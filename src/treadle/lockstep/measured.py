@@ -18,7 +18,8 @@ from treadle.pool.spent import AWAY, LEFT, Spent
 from treadle.verdict import Figures
 
 CALLS, DUE = 2, 3  # marks besides: calls, and before which of them not to look at one
-EVERY, COSTS = 61, 2_000_000  # one of so many calls is looked at; more, where they take so many ns, or part of them
+# one of so many calls is looked at; more, where they take so many ns, or part of them (a look takes 50 us), and of few
+EVERY, COSTS = 509, 10_000_000
 KEPT = 256  # batches
 STEPPED, TIMED, RESETTING, MOVED = range(4)  # rows of `memory.ring.TIMES`
 
@@ -85,7 +86,7 @@ class Measured(Spent):
             self.restart()
             return
         inside, calls = now - self._began - marks[AWAY], marks[CALLS] + 1 - self._calls
-        marks[DUE] = marks[CALLS] + max(1, min(EVERY, COSTS * calls // max(1, inside)))
+        marks[DUE] = marks[CALLS] + max(1, min(EVERY, 1 + calls // 8, COSTS * calls // max(1, inside)))
 
     def judged(self, steps: int = 0, fixed: bool = True) -> Figures:
         """Of all calls but the first. `steps`: of all slots together; `fixed`: the user has chosen how many workers."""

@@ -38,7 +38,7 @@ class Stage:
             self.writes = [_moving_writer(layout, self.at_hand, i) for i in range(k)]
             return
         self.arrays = [np.zeros((k, *(each.shape or ())), each.dtype) if each.fixed else None for each in layout.leaves]
-        self.writes = _row_writers(self.arrays, layout, k)
+        self.writes = row_writers(self.arrays, layout, k)
 
 
 DIRECT = 1024  # bytes of a leaf from which on a second copy costs more than an exact check in Python
@@ -83,7 +83,7 @@ class BlockView:
         self.write_finals: list[Write] = []
         rows = [None if each is None else each[lo:hi] for each in ring.observations(index)]
         if stage is None:
-            self.writes = _row_writers(rows, layout, hi - lo)
+            self.writes = row_writers(rows, layout, hi - lo)
             return
         self.writes = stage.writes
         self.staged = tuple((r, a) for r, a in zip(rows, stage.arrays) if r is not None and a is not None)
@@ -107,7 +107,7 @@ class BlockView:
             rows[i] = source[i]
 
 
-def _row_writers(arrays: list[np.ndarray | None], layout: Layout, k: int) -> list[Write]:
+def row_writers(arrays: list[np.ndarray | None], layout: Layout, k: int) -> list[Write]:
     """A writer for each of the k rows of the arrays."""
 
     def row(array: np.ndarray | None, i: int) -> np.ndarray | None:
@@ -149,7 +149,7 @@ class Rows:
         if ring.first not in self._finals:
             self._forget()
             finals = [None if each is None else each[self._lo : self._hi] for each in ring.finals]
-            self._finals[ring.first] = _row_writers(finals, self.layout, self._hi - self._lo) if finals else []
+            self._finals[ring.first] = row_writers(finals, self.layout, self._hi - self._lo) if finals else []
         if ring.first:
             stage = self._stage = self._stage or Stage(self.layout, self._hi - self._lo)
         found = self._blocks[index] = BlockView(ring, index, self.layout, self._lo, self._hi, stage)

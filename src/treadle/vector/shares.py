@@ -34,16 +34,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
+from itertools import cycle
 from statistics import median
 from time import perf_counter, process_time, sleep
 from typing import Any
 
+import numpy as np
+
 from treadle.checks import check_whole, check_workers
 from treadle.errors import UsageError, WorkerTimeout
+from treadle.memory.rows import row_writers
 from treadle.pool.events import Done, Event, Lost
 from treadle.pool.pool import Pool
 from treadle.pool.processor import times_of, times_of_thread
 from treadle.program.base import Program
+from treadle.spaces import Layout
 from treadle.wire import bell
 from treadle.worker.options import MOST_WORKERS, PoolOptions
 
@@ -65,7 +70,9 @@ WARM = 32  # of them are not counted if there are more: what is run for the firs
 LIMIT = 5.0  # seconds for a reset and a step, and for all others; then what they have cost so far decides
 BESIDE = 0.015  # seconds that the caller computes beside it: some of the scheduler's time slices
 LOOKS, BETWEEN = 3, 0.02  # how often, at most, and how many seconds lie between
-WAKES, ASLEEP = 3, 0.0015  # how often a worker is woken, and after how many seconds it has gone to sleep
+WAKES, ASLEEP = 9, 0.0015  # how often a worker is woken, and after how many seconds it has gone to sleep
+MARGIN = 1.5  # a step that took so many times as long or as short, and two choices are level where they differ
+THREADS_OF = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of libraries, where torch is not there
 GRAPHICS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # there a policy computes, if there is one
 
 
@@ -122,6 +129,14 @@ def worth_using(n: int, cores: int, found: Measured | None, threads: int) -> tup
     if threads > 1 and batch * (1 - 1 / cores) < min(THREADS_SECONDS, SLICE_SECONDS + batch / cores):
         return max(1, cores - (threads - 1)), Why.THREADS
     return cores, Why.COMPUTE
+
+
+def level(n: int, cores: int, found: Measured | None, threads: int) -> bool:
+    """Does the choice hang on a difference that one start measures and the next does not? Pure."""
+    if found is None:
+        return False
+    near = (replace(found, step=found.step * times) for times in (1 / MARGIN, MARGIN))
+    return any(worth_using(n, cores, each, threads) != worth_using(n, cores, found, threads) for each in near)
 
 
 def matters(n: int, backend: str, workers: int | str | None, inline: int | str, cores: int, guarded: bool) -> bool:
@@ -196,7 +211,7 @@ def shares_of(
         found, threads = measure(slots[0], n, pool), policy_threads()
         using, why = worth_using(n, cores, found, threads)
         shares = choose(waits=why is Why.WAIT, using=using)
-        return shares, tell(found, n, *shares, why, threads)
+        return shares, tell(found, n, *shares, why, threads, level(n, cores, found, threads))
     shares = choose(waits=pool.backend == "thread")  # whoever asks for threads has environments that wait
     if own := shares[1]:
         log.info("slots 0 to %d of %d are stepped in the caller's own process (inline=%d)", own - 1, n, own)
@@ -229,7 +244,7 @@ def measure(factory: Callable[[], Program], n: int, options: PoolOptions | None 
         max_restarts=3,
         brief=True,
     )
-    pool = Pool([lambda: _Probe(factory())], workers=1, rows=False, options=options)
+    pool = Pool([lambda: _Probe(factory(), n)], workers=1, rows=False, options=options)
     patience = None
     try:
         pid = pool.workers[0].pid
@@ -299,12 +314,16 @@ def compute_beside() -> float:
 
 
 class _Probe(Program):
-    def __init__(self, slot: Program) -> None:
-        self._slot = slot
+    def __init__(self, slot: Program, n: int) -> None:
+        self._slot, self._rows = slot, min(n, WARM)  # so many are written to in turn, as a batch's
 
     def prepare(self) -> bool:
         """The first step imports, compiles, allocates."""
-        space: Any = self._slot.describe().action_space
+        about = self._slot.describe()
+        space: Any = about.action_space
+        layout, k = Layout(about.observation_space), self._rows  # type: ignore[arg-type]  # an environment has one
+        rows = [np.zeros((k, *(each.shape or ())), each.dtype) if each.fixed else None for each in layout.leaves]
+        self._writes = cycle(row_writers(rows, layout, k))
         space.seed(0)
         self._slot.begin(0)
         self._actions = [space.sample() for _ in range(STEPS)]  # some take longer than a step
@@ -338,7 +357,8 @@ class _Probe(Program):
         return perf_counter()
 
     def _step(self, action: Any) -> None:
-        _, _, terminated, truncated, _ = self._slot.step(action)
+        observation, _, terminated, truncated, _ = self._slot.step(action)
+        next(self._writes)(observation)  # of a picture that takes longer than many a step
         if terminated or truncated:
             self._slot.begin()
 
@@ -351,20 +371,27 @@ def _measured(elapsed: float, ran: float, steps: int) -> Measured:
 
 
 def policy_threads() -> int:
-    """How many threads a policy in the caller computes with, as far as one can see: torch's, on processors.
+    """How many threads a policy in the caller computes with, as far as one can see: torch's, on processors; where that
+    has not been imported, as many as the environment variables of such libraries say.
 
-    1 where torch has not been imported, where there is a graphics processor for it, and where its threads (OpenMP's)
-    are told to sleep when they have nothing to do.
+    1 where there is a graphics processor for it, and where its threads (OpenMP's) are told to sleep when they have
+    nothing to do.
     """
     torch = sys.modules.get("torch")
     threads = getattr(torch, "get_num_threads", None)  # it may be half imported
-    if threads is None or os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive":
+    if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive" or any(map(os.path.exists, GRAPHICS)):
         return 1
-    return 1 if any(map(os.path.exists, GRAPHICS)) else max(1, int(threads()))
+    if threads is not None:
+        return max(1, int(threads()))
+    said = (os.environ.get(name, "").partition(",")[0] for name in THREADS_OF)
+    return max(1, *(int(each) for each in said if each.isdecimal()), 1)
 
 
-def tell(found: Measured | None, n: int, workers: int | None, inline: int, why: Why, threads: int) -> str:
-    """Say through the logger (INFO) what was measured, and what follows from it; returns the text."""
+def tell(
+    found: Measured | None, n: int, workers: int | None, inline: int, why: Why, threads: int, is_level: bool = False
+) -> str:
+    """Say through the logger (INFO) what was measured, and what follows from it; returns the text. `is_level`: see
+    `level`."""
     if found is None:
         what = "how environments spend a step could not be measured, so they count as computing"
     else:
@@ -376,12 +403,12 @@ def tell(found: Measured | None, n: int, workers: int | None, inline: int, why: 
         elif why is Why.CROWDED:
             what += f", and other programs compute: {found.stood:.0%} of the time was standing in line for a core"
         elif why is Why.THREADS:
-            what += f", and torch has {threads} threads (torch.set_num_threads), which keep cores from workers"
+            what += f", and a policy has {threads} threads (torch.set_num_threads), which keep cores from workers"
     if inline == n:
         which = f"All {n} slots are the caller's, without workers: what crashes there takes your program with it "
         which += "(workers=1 or more: processes)"
     else:
         which = f"Of {n} slots {inline} are the caller's; workers for the others: {workers}"
-    text = f"workers='auto': {what}. {which}"
+    text = f"workers='auto': {what}. {which}" + "; with or without workers is level here" * is_level
     log.info("%s", text)
     return text
