@@ -74,7 +74,7 @@ class GymEnv:
 
     @property
     def plain(self) -> bool:
-        """Does `step` add nothing to what the environment does?"""
+        """Return True if `step` adds nothing to the environment's own."""
         return self._limit is None and not self._shows
 
     def seed(self, seed: int) -> None:
@@ -154,7 +154,7 @@ def fit_of(env: Any) -> Fit | None:
 
 
 def fitted(fit: Fit | None, observation: Any, step: int) -> Any:
-    """The observation as it is to be used. What is raised knows the step (from 1; 0: the reset)."""
+    """The observation as it is to be used. Errors hold the step (from 1; 0: the reset)."""
     try:
         return observation if fit is None else fit(observation)
     except Mismatch as error:
@@ -299,7 +299,7 @@ def apply_env_update(old_env: Any, env_update: Any) -> tuple[Any, bool]:
 
     Raises:
         TypeError: the update is something else, or returned something else.
-        UsageError: nobody knows the id.
+        UsageError: the id is unknown.
     """
     env_update = as_update(env_update)
     if env_update is None:

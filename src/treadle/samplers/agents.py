@@ -79,7 +79,7 @@ def as_agent(agent: Any) -> Any:
 
 
 def is_parameters(update: Any) -> bool:
-    """Is an update new parameters for an agent, and no agent?"""
+    """Return True if an update is new parameters for an agent, and not an agent."""
     return isinstance(update, dict | tuple | np.ndarray)
 
 

@@ -1,6 +1,6 @@
 """Arrays with time as the first axis: episodes one after the other ("packed") against one row an episode ("padded"),
 slices, and joining. Values may be arrays, lists, or nested dicts and tuples of these; of infos see `play/columns.py`.
-What must hold of a batch of steps is checked here (`check_steps`, `check_episodes`). The messages are part of the
+The invariants of a batch of steps are checked here (`check_steps`, `check_episodes`). The messages are part of the
 contract: programs and tests match them.
 """
 

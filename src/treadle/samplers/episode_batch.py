@@ -119,7 +119,7 @@ class EpisodeBatch(TimeStepBatch):
         return self._piece(start, stop, ranges[0][0], ranges[-1][1])
 
     def table(self) -> Table:
-        """What it consists of, but for its spaces, as the constructor takes it."""
+        """Its parts but for its spaces, as the constructor takes them."""
         columns = {**self.__dict__, "episode_infos": self.episode_infos_by_episode}
         del columns["episode_infos_by_episode"], columns["env_spec"]
         return columns

@@ -1,4 +1,4 @@
-"""What failures mean for a sampler: raised, a worker built anew or dropped; and what they can be replayed from."""
+"""The meaning of failures for a sampler: raised, a worker built anew or dropped; and what they can be replayed from."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Asked:
     Attributes:
         sampling: the number of the sampling that it belongs to.
         order: None once it is known that it will not be made.
-        updates: what the worker had been told by then.
+        updates: what the worker had been sent by then.
         incarnation: which of its worker's processes was asked.
-        told: has the caller been told that its sampling failed?
+        told: whether the caller has got the failure of its sampling.
         spec: of its environment: travels with its first batch.
         made: rollouts of it that have come.
     """
@@ -132,7 +132,7 @@ class SamplerFate:
         self._lose(asked.worker, error)
 
     def failed(self) -> None:
-        """The sampling has failed, and the caller is told of it."""
+        """End the sampling, whose failure the caller gets."""
         for asked in self.open:
             asked.told = True
 
@@ -182,7 +182,7 @@ class SamplerFate:
 
 
 def _why(error: WorkerError) -> str:
-    """What happened, in a line."""
+    """The failure, in a line."""
     if error.where.phase == "stream":  # a result that could not be sent: what the message says is not in the traceback
         return failure.reason(error).removesuffix(". Traceback in .remote_traceback")
     step = error.where.step

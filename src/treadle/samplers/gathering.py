@@ -56,8 +56,8 @@ class RolloutCourier:
 
     Attributes:
         version: the number of the present sampling, from 1: what comes late is told apart by it.
-        updates: one a worker: what it was told since the beginning, for one that takes its place.
-        due: one a worker: what it is to be told with its next order.
+        updates: one a worker: what it was sent since the beginning, for one that takes its place.
+        due: one a worker: the updates that go with its next order.
         told: workers that have had an order of this sampling.
         stale: as given.
     """
@@ -72,7 +72,7 @@ class RolloutCourier:
         self._heard = dict.fromkeys(range(len(pool.workers)), 0)
 
     def begin(self, source: StopRule, order: Order, watch: Watch) -> None:
-        """A sampling begins. order: what is asked of all workers alike; watch: told of every batch that is taken."""
+        """Begin a sampling. order: what is asked of all workers alike; watch: called with every batch taken."""
         self._source, self._order, self._watch = source, order, watch
         self._fate.source, self._fate.open, self._fate.refused = source, [], False
         self.version += 1
@@ -86,7 +86,7 @@ class RolloutCourier:
         """Orders for workers, of which there may be more now. Raises WorkersLost when there are none.
 
         Those who have too few get one, unless they have not ended what they were stopped in yet. One that plays on
-        between two samplings is told its next order while it ends the one before.
+        between two samplings gets its next order while it ends the one before.
         """
         source, asked = self._source, self._fate.open
         if self._growth is not None and isinstance(source, AtLeastByIndex):  # where they are of use
@@ -230,8 +230,8 @@ class Gathering:
         pool.calls.wear.played = lambda worker: fate.played[worker.index, len(worker.restarts) + worker.retired]
 
     def update(self, agent_update: Any, env_update: Any, by_index: bool) -> None:
-        """What workers are to be told with their next orders. Raises UsageError for what cannot be sent, and for a list
-        of different things where the next rollouts are `by_index`."""
+        """Keep updates for workers, to go with their next orders. Raises UsageError for what cannot be sent, and for a
+        list of different things where the next rollouts are `by_index`."""
         if by_index:
             check_alike(BY_INDEX, agent_update=agent_update, env_update=env_update)
         courier = self._courier

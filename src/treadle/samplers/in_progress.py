@@ -15,7 +15,7 @@ from treadle.wire.copies import snapshot
 
 
 class InProgressEpisode:
-    """One episode, or a fragment of one, in the making. What is observed is copied: environments reuse their arrays.
+    """One episode, or a fragment of one, in the making. Observations are copied: environments reuse their arrays.
 
     Args:
         env: the environment; a `gymnasium.Env` is adapted.
@@ -85,7 +85,7 @@ class InProgressEpisode:
         return step.observation
 
     def to_batch(self) -> EpisodeBatch:
-        """What there is so far, as a batch of one. Raises AssertionError when there is no step."""
+        """Return the steps so far, as a batch of one. Raises AssertionError when there is no step."""
         assert self.rewards, "an episode without steps is no batch"
         return EpisodeBatch(
             env_spec=spec_of(self.env),
@@ -107,5 +107,5 @@ class InProgressEpisode:
 
     @property
     def ended(self) -> bool:
-        """Has the environment ended it, in either way?"""
+        """Return True if the environment has ended it, in either way."""
         return bool(self.step_types) and self.step_types[-1] in (StepType.TERMINAL, StepType.TIMEOUT)

@@ -1,4 +1,4 @@
-"""What all samplers on a pool of workers are: the constructor and the calls.
+"""The base of all samplers on a pool of workers: the constructor and the calls.
 
 What they sample by is in `gathering.py`; with the agent in the caller it is here: a sampling is a run in
 environments that stay. By index its episodes are those that workers make that ask by themselves; in order of arrival
@@ -326,12 +326,12 @@ class PoolSampler(Sampler):
         return CallerSampling(self._agents[0], self._envs[0], asking, workers=workers, limit=limit, **options)
 
     def _prepared(self, update: Any, of_envs: bool) -> list[Any]:
-        """What each worker gets of an update."""
+        """Return each worker's part of an update."""
         values = self._factory.prepare_worker_messages(update)
         return [self._own_copy(value) for value in values] if of_envs else values
 
     def _own_copy(self, env: Any) -> Any:
-        """What a worker gets of an environment (or of an update) that the caller has."""
+        """Return a worker's part of an environment (or of an update) that the caller has."""
         return env
 
     # -- sampling ----------------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ class PoolSampler(Sampler):
         Raises:
             ValueError: a list of another length than there are workers, or less than one step.
             TypeError, WorkerError: what workers raise, by `on_failure`; what an update raises, always.
-            WorkersLost: nobody is left to sample.
+            WorkersLost: all workers are gone.
         """
         return self._sampled(_count("num_samples", num_samples), None, agent_update, env_update)
 
@@ -437,7 +437,7 @@ class PoolSampler(Sampler):
         self.shutdown_worker()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The factory, the original agents and environments, and the options; not what workers were told since."""
+        """The factory, the original agents and environments, and the options, without later updates."""
         made_of = (self._factory, self._agents, self._envs, self._options)
         return {"made_of": pickling.dumps(made_of), "total_env_steps": self.total_env_steps}
 

@@ -1,4 +1,4 @@
-"""The program that hosts a sampler's worker: applies updates, plays rollouts, streams them until it is told to stop.
+"""The program that hosts a sampler's worker: applies updates, plays rollouts, streams them until the caller stops it.
 
 Two ways to stream. *Arriving*: rollout after rollout until the order's number is made or the caller stops it; a stop
 interrupts an episode at its next step. *By index*: the rollouts of an order's indices, each from seeds of its own, so
@@ -87,7 +87,7 @@ class Updates:
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker is asked to do.
+    """A request to a worker.
 
     Attributes:
         updates: to apply first, the agent's before the environment's.
@@ -97,7 +97,7 @@ class Order:
         root: the seed of rollouts with indices.
         aside: leave the worker's own randomness as it was (for an evaluation between two samplings).
         incarnation: how often the worker was replaced.
-        rebuilds: how often a worker that raises is built anew before that is told as its failure.
+        rebuilds: how often a worker that raises is built anew before that counts as its failure.
     """
 
     updates: Updates = Updates()
@@ -165,7 +165,7 @@ class DirectRollouts(Player):
             raise told from None
 
     def batch(self, *, copy: bool) -> Trajectories:
-        """What was recorded; see `ColumnsBuffer.columns`."""
+        """Return the steps recorded so far; see `ColumnsBuffer.columns`."""
         record, columns = self.record, self.record.columns(copy=copy)
         lengths = columns["lengths"]
         ends = np.cumsum(lengths)
@@ -270,7 +270,7 @@ class Rollouts:
         return self._direct
 
     def due(self, steps: int, rollouts: int = BATCH) -> bool:
-        """Is what is here worth a message, if so many steps or rollouts are?"""
+        """Return True if the steps or rollouts so far are worth a message, by these limits."""
         direct = self._direct
         return (
             self._steps >= steps
@@ -443,7 +443,7 @@ def _told(error: BaseException, order: Order, index: int | None) -> Raised:
 
 
 def _placed(error: BaseException, order: Order, index: int | None) -> BaseException:
-    """The same exception, knowing in which episode it happened, and in which step if its worker could tell."""
+    """The same exception, knowing in which episode it happened, and in which step if its worker knew."""
     seed = None if index is None else seeding.episode_env_seed(order.root, index)
     if type(error) is BadStep:
         in_step(error, None)

@@ -100,33 +100,33 @@ class _Typed:
 
     @property
     def first(self) -> bool:
-        """Is it the first step of its episode?"""
+        """Return True if it is the first step of its episode."""
         return self.step_type is StepType.FIRST
 
     @property
     def mid(self) -> bool:
-        """Is it neither the first nor the last?"""
+        """Return True if it is neither the first nor the last."""
         return self.step_type is StepType.MID
 
     @property
     def terminal(self) -> bool:
-        """Did the environment end the episode with it?"""
+        """Return True if the environment ended the episode with it."""
         return self.step_type is StepType.TERMINAL
 
     @property
     def timeout(self) -> bool:
-        """Did a time limit end the episode with it?"""
+        """Return True if a time limit ended the episode with it."""
         return self.step_type is StepType.TIMEOUT
 
     @property
     def last(self) -> bool:
-        """Did the episode end with it, in either way?"""
+        """Return True if the episode ended with it, in either way."""
         return self.step_type is StepType.TERMINAL or self.step_type is StepType.TIMEOUT
 
 
 @dataclass
 class EnvStep(_Typed):
-    """What an environment's `step` returns.
+    """The return value of an environment's `step`.
 
     Attributes:
         env_spec: the environment's.

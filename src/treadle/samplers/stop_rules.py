@@ -23,18 +23,18 @@ class StopRule:
 
     @property
     def done(self) -> bool:
-        """Is there enough?"""
+        """Return True if there is enough."""
         raise NotImplementedError
 
     def wants(self, worker: int, mine: int) -> dict[str, Any] | None:
-        """What a worker that has `mine` orders already is to make: fields of an `Order`. None: nothing more."""
+        """Return fields of the next `Order` of a worker that has `mine` orders already. None: nothing more."""
         raise NotImplementedError
 
     def lose(self, indices: Iterable[int]) -> None:
         """A worker that was to make rollouts of these indices is gone: they are made again."""
 
     def take(self, worker: int, batch: Trajectories) -> Trajectories | None:
-        """What of the batch is taken; None: nothing."""
+        """Return the part of the batch that is taken; None: nothing."""
         raise NotImplementedError
 
     def settled(self) -> list[Trajectories]:

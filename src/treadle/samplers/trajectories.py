@@ -93,7 +93,7 @@ def _laid(lay: Callable[[Any, np.ndarray], np.ndarray], path: Any, leaf: Any) ->
 
 
 def trajectories_of(batches: Sequence[EpisodeBatch]) -> Trajectories:
-    """What workers' rollouts returned, one batch a rollout."""
+    """The results of workers' rollouts, one batch a rollout."""
     columns = join_tables([batch.table() for batch in batches])
     rollouts = np.array([len(batch.lengths) for batch in batches], np.int64)
     codes = codes_of(columns.pop("step_types"))

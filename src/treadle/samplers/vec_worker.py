@@ -20,7 +20,7 @@ from treadle.spaces import Mismatch
 
 
 class ManyEnvs(DefaultWorker):
-    """What workers with several environments have in common.
+    """The base of workers with several environments.
 
     Args:
         seed, max_episode_length, worker_number: see `Worker`.
@@ -110,7 +110,7 @@ class ManyEnvs(DefaultWorker):
             raise
 
     def _failed(self, error: Exception, i: int, step: int | None, episode: int) -> None:
-        """Environment i raised: nobody knows where it stands, so all begin anew. The error learns where it was."""
+        """Environment i raised and its state is unknown, so all begin anew. The error learns where it was."""
         self._needs_env_reset = True
         in_step(error, step, episode)
         if (trail := self._trails[i].told()) is not None:

@@ -103,7 +103,7 @@ class Worker:
         raise NotImplementedError(f"{type(self).__name__}.step_episode")
 
     def collect_episode(self) -> EpisodeBatch:
-        """What was played since the last call, and forget it."""
+        """Return the steps played since the last call, and forget them."""
         raise NotImplementedError(f"{type(self).__name__}.collect_episode")
 
     def discard_episode(self) -> None:

@@ -109,13 +109,13 @@ class Keeper:
 
     @property
     def kind(self) -> str:
-        """What its states are states of."""
+        """The name of the environment whose states it keeps."""
         self.look()
         return self._kind
 
     @property
     def fixed(self) -> bool:
-        """Are all layers of classes that are known, and never change what they wrap while they step and reset?"""
+        """Whether all layers are of known classes, which never change what they wrap while they step and reset."""
         self.look()
         return not self._whole
 
@@ -306,7 +306,7 @@ class Fixed:
         self._names[id(value)] = name
 
     def name_of(self, value: Any) -> Name | None:
-        """Its name; None for what travels. Raises TypeError for an environment that nobody named."""
+        """Its name; None for what travels. Raises TypeError for an environment without a name."""
         name = self._names.get(id(value))
         if name is None and isinstance(value, gym.Env):
             raise TypeError(
@@ -343,7 +343,7 @@ _SHOWN = ("pygame", "pyglet", "OpenGL", "moviepy", "matplotlib", "cv2", "gymnasi
 
 
 def stays(value: Any) -> bool:
-    """Is an attribute's value machinery that every environment has of its own?"""
+    """Return True if an attribute's value is machinery that every environment has of its own."""
     if isinstance(value, gym.Space | gym.envs.registration.EnvSpec | ModuleType):
         return True
     if isinstance(value, FunctionType):  # one that has no name to be found by

@@ -66,7 +66,7 @@ class Listening:
         self.base = self.calm = None
 
     def restoreState(self, state: Any) -> None:
-        """What somebody else puts back says nothing of the last action."""
+        """Put a state back; one that others put back says nothing of the last action."""
         self._ale.restoreState(state)
         self.base = None
 
@@ -109,7 +109,7 @@ class AleState:
 
     @staticmethod
     def fits(layer: Any) -> bool:
-        """Is there an emulator in it?"""
+        """Return True if it holds an emulator."""
         return hasattr(layer.__dict__.get("ale"), "cloneState")
 
     def get(self) -> bytes | tuple[bytes, tuple[Any, float]]:
@@ -221,7 +221,7 @@ class MujocoState:
 
     @staticmethod
     def fits(layer: Any) -> bool:
-        """Is there a simulation in it?"""
+        """Return True if it holds a simulation."""
         return type(layer.__dict__.get("data")).__name__ == "MjData" and "model" in layer.__dict__
 
     def get(self) -> np.ndarray:

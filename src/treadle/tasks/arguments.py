@@ -24,7 +24,7 @@ START_METHODS = ("forkserver", "spawn", "fork")
 
 
 class Default(str):
-    """An argument's default, by which an argument that was given can be told from one that was not."""
+    """An argument's default, by which an argument that was given is distinguished from one that was not."""
 
 
 DEFAULT_METHOD = Default("forkserver")
@@ -164,7 +164,7 @@ class StartDied(StartupFailed, EOFError):
 
 
 def listed(name: str, given: Any, what: str) -> list[Any]:
-    """What was given for every slot, as a list. Raises UsageError for what is no sequence of values."""
+    """Return the values for every slot, as a list. Raises UsageError for what is no sequence of values."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise UsageError(f"{name}: {what} must be a sequence, got {type(given).__name__}. Nothing was sent")
     return list(given)

@@ -32,7 +32,7 @@ CALLBACK_KEY = "__AFTER_TASK_CALLBACK__"  # in the same info: what callback sens
 
 
 class RLStepResult(NamedTuple):
-    """What a step brings.
+    """The result of a step.
 
     Attributes:
         observation: of the state reached; from a vector, on the step that ends a task, of the next task (None: there
@@ -85,7 +85,7 @@ class Sensor(Generic[EnvType, SubTaskType]):
         return super().__class_getitem__((*of, *rest))  # type: ignore[misc]  # and this
 
     def get_observation(self, env: EnvType, task: SubTaskType | None, *args: Any, **kwargs: Any) -> Any:
-        """What the sensor shows now. `task`: None where the environment alone is looked at."""
+        """Return the sensor's present observation. `task`: None where the environment alone is looked at."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it shows: override get_observation")
 
 
@@ -191,7 +191,7 @@ class Task(Generic[EnvType]):
 
     @property
     def action_space(self) -> gym.Space[Any]:
-        """What actions are in."""
+        """The space of actions."""
         raise self._missing("action_space")
 
     def _step(self, action: Any) -> RLStepResult:
@@ -237,7 +237,7 @@ class Task(Generic[EnvType]):
     # -- what it does with that --------------------------------------------------------------------------------------
 
     def get_observations(self, **kwargs: Any) -> Any:
-        """What all sensors show now; `kwargs` are given to each."""
+        """Return the present observations of all sensors; `kwargs` are given to each."""
         return self.sensor_suite.get_observations(env=self.env, task=self, **kwargs)
 
     def step(self, action: Any) -> RLStepResult:
@@ -276,11 +276,11 @@ class Task(Generic[EnvType]):
         return self._num_steps_taken
 
     def reached_max_steps(self) -> bool:
-        """Are all steps used up?"""
+        """Return True if all steps are used up."""
         return self.num_steps_taken() >= self.max_steps
 
     def is_done(self) -> bool:
-        """Is it over: the goal decided, or all steps used up?"""
+        """Return True if it is over: the goal decided, or all steps used up."""
         return self.reached_terminal_state() or self.reached_max_steps()
 
     def is_truncated(self) -> bool:
@@ -322,7 +322,7 @@ class TaskSampler(abc.ABC):
 
     @property
     def total_unique(self) -> int | float | None:
-        """How many different tasks there are, may be float("inf"); None where nobody knows."""
+        """How many different tasks there are, may be float("inf"); None where that is unknown."""
         return None
 
     @property
@@ -344,7 +344,7 @@ class TaskSampler(abc.ABC):
     @property
     @abc.abstractmethod
     def all_observation_spaces_equal(self) -> bool:
-        """Have all its tasks the same observation space?"""
+        """Whether all its tasks have the same observation space."""
 
     @abc.abstractmethod
     def reset(self) -> None:
@@ -352,7 +352,7 @@ class TaskSampler(abc.ABC):
 
     @abc.abstractmethod
     def set_seed(self, seed: int) -> None:
-        """What tasks are drawn with from now on."""
+        """Set the seed that tasks are drawn with from now on."""
 
 
 def ends_of(task: Any, over: bool) -> tuple[bool, bool]:

@@ -89,7 +89,7 @@ class GymTask(Task[gym.Env]):
         return bool(self._truncated) or super().is_truncated()
 
     def render(self, mode: str = "rgb", *args: Any, **kwargs: Any) -> np.ndarray:
-        """What the environment renders. Raises UsageError unless it was made with a render_mode."""
+        """Return the environment's picture. Raises UsageError unless it was made with a render_mode."""
         picture: Any = self.env.render()
         if picture is None:
             raise UsageError("the environment renders nothing: make it with render_mode='rgb_array'")

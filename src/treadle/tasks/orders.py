@@ -1,4 +1,4 @@
-"""What a task vector orders of a slot besides steps, and what a slot tells besides rows.
+"""Orders of a task vector to a slot besides steps, and a slot's answers besides rows.
 
 Orders that lead to a new observation travel as reset options, so that the observation comes through the arena.
 """
@@ -102,7 +102,7 @@ class History:
 
 @dataclass
 class Note:
-    """What a row of the arena cannot carry. NOTHING: the row says it.
+    """The part of a result that a row of the arena cannot carry. NOTHING: the row says it.
 
     Attributes:
         observation: the observation itself; None: there is no task any more.
@@ -132,7 +132,7 @@ class Note:
 
     @property
     def empty(self) -> bool:
-        """Does it say nothing?"""
+        """Return True if it holds nothing."""
         values = self.observation, self.final, self.reward, self.metrics, self.callback
         flags = self.done, self.over, self.held, self.restarted
         return all(value is NOTHING for value in values) and self.ends is None and not any(flags)

@@ -77,7 +77,7 @@ class Results:
     Attributes:
         special: slots that do not run -> what they are.
         gone: slots that were dropped when their worker died: nothing brings them back.
-        lost: slots whose task moved on in a step that nobody saw the result of.
+        lost: slots whose task moved on in a step whose result is lost.
         steps, episodes: int64[n], steps taken and tasks begun, as far as they were handed out.
         histories: one a slot.
         terminal: slot -> last observation of a task that is over and waits.
@@ -223,7 +223,7 @@ class Results:
         return found
 
     def of_stay(self, batch: Batch, slots: Iterable[int]) -> None:
-        """Slots that were told to stay as they are: a fresh program could not."""
+        """Slots that had to stay as they are: a fresh program could not."""
         for slot in slots:
             note, _ = _parted(batch.infos.get(slot))
             if note.restarted:
@@ -251,7 +251,7 @@ class Results:
         self.special[slot] = Slot.EMPTY
 
     def correct(self, slot: int, status: Status) -> None:
-        """What a slot itself says, after a request whose result nobody saw."""
+        """Take over a slot's own word on its state, after a request whose result is lost."""
         self.special.pop(slot, None)
         if status.over or not status.has_task:
             self.special[slot] = Slot.HELD if status.over else Slot.EMPTY

@@ -1,11 +1,11 @@
-"""What tasks and the arena have in common: rows for actions and observations, with a way out for what fits no row.
+"""Tasks in the arena: rows for actions and observations, with a way out for what fits no row.
 
 Actions are anything that a task takes, passed on untouched. Plain integers lie in the arena, one a slot; for anything
 else the integer there is a code, and the action goes by message.
 
 Observations go through the arena where they are exactly what the space says: arrays of its dtype and shape, Python
-integers for Discrete. `fitting` makes the test, once a layout. What does not pass (sensors are sloppy) goes by message
-and arrives as it was, so nothing is cast and nothing refused.
+integers for Discrete. `fitting` makes the test, once a layout. Values that do not pass (sensors are sloppy) go by
+message and arrive as they were, so nothing is cast and nothing refused.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def observation_rows(space: Any) -> gym.Space[Any]:
 
 
 def fitting(layout: Layout) -> Callable[[Any], bool]:
-    """A function that tells whether an observation can go through the arena and arrive as it was."""
+    """A function that returns whether an observation can go through the arena and arrive as it was."""
     return _fits(layout.plan, layout)
 
 

@@ -92,7 +92,7 @@ class TaskSlot(Program):
     """Args:
     recipe: of the sampler.
     callbacks: sensors that are asked when a task is done, if any.
-    resample: move on to the next task when one is done? Otherwise the slot holds until it is told to.
+    resample: move on to the next task when one is done? Otherwise the slot holds until a request moves it on.
 
     Raises:
         RuntimeError: the sampler has no first task. And whatever building it raises.
@@ -321,7 +321,7 @@ class TaskSlot(Program):
 
 
 def _mean(reward: Any) -> float:
-    """What the row shows of a reward that is no number."""
+    """Return the row's value for a reward that is not a number."""
     try:
         return float(np.mean(np.asarray(reward, np.float64))) if reward is not None else 0.0
     except (TypeError, ValueError):

@@ -1,8 +1,8 @@
 """Many streams of tasks, stepped at once: AllenAct's interface on the pool.
 
 There is one implementation, `SampledTasks`, and two constructors (`vectors.py`): workers in processes (or threads), or
-everything in the caller. Pausing is a view: `_live` lists the slots that are shown, in order; the others are told to
-stand still.
+everything in the caller. Pausing is a view: `_live` lists the slots that are shown, in order; the others stand
+still.
 
 A step is one batch: what the tasks return goes through the arena wherever it has a fixed shape. Only the step itself
 can be begun and waited for later (`async_step`, `wait_step`). Any other call in between finishes it first, keeps its
@@ -178,7 +178,7 @@ class TaskVector:
 
     @one_at_a_time
     def async_step(self, actions: Sequence[Any]) -> None:
-        """Begin a `step`; `wait_step` returns its results. What can be checked is checked now."""
+        """Begin a `step`; `wait_step` returns its results. Arguments are checked at once."""
         self._begin("async_step")
         self._run(self._lockstep.post_step, self._row_of(self._live, self._one_each(actions)))
         self._posted = list(self._live)
@@ -230,7 +230,7 @@ class TaskVector:
         return self._stepped(batch, slots)
 
     def _row_of(self, slots: list[int], actions: list[Any]) -> list[Any]:
-        """What every slot is sent. Raises UsageError, with nothing sent, for slots that cannot be stepped."""
+        """Return the order for every slot. Raises UsageError, with nothing sent, for slots that cannot be stepped."""
         books, stale = self._results, self._lockstep.life.stale
         books.lost |= stale
         if len(actions) == self._n and not books.special and not books.lost:
@@ -279,7 +279,7 @@ class TaskVector:
 
     @property
     def is_closed(self) -> bool:
-        """Has it been closed?"""
+        """Whether it has been closed."""
         return self._pool.closed
 
     @property
@@ -294,7 +294,7 @@ class TaskVector:
 
     @one_at_a_time
     def stats(self) -> TaskVectorStats:
-        """What it has done since it was made."""
+        """Return the counts and times since it was made."""
         self._begin("stats")
         told = self._run(self._lockstep.call, Ask.STATUS)
         busy = np.array([0.0 if each is None else each.busy / max(1, each.age) for each in told])

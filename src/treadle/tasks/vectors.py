@@ -124,7 +124,7 @@ class SampledTasks(TaskVector):
 
     @one_at_a_time
     def get_observations(self) -> list[Any]:
-        """What every unpaused slot's present task shows now."""
+        """Return the present observation of every unpaused slot's task."""
         return self.call("get_observations")
 
     # -- string commands ---------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class VectorSampledTasks(SampledTasks):
         mp_ctx: a multiprocessing context instead, of which the start method counts. Both at once are refused.
         metrics_out_queue: anything with `put_nowait`, which metrics are put into as well. A full one is left alone.
             None: a `queue.Queue` of this process, which keeps the latest 10,000.
-        should_log: tell the "treadle" logger of each sampler's arguments (level INFO).
+        should_log: log to "treadle" each sampler's arguments (level INFO).
         max_processes: how many workers at most; None: one a sampler. They have contiguous shares, the first ones one
             sampler more where it does not come out even.
         read_timeout: seconds for one call, after which it raises WorkerTimeout (a TimeoutError); late answers are
