@@ -37,6 +37,7 @@ from .evaluation.evaluate import evaluate as evaluate
 from .sample.failed import CollectionFailed as CollectionFailed
 from .sample.run import Run as Run
 from .samplers.fate import WorkersLost as WorkersLost
+from .testing.tuning import tune as tune
 from .vector.make_vec import AsyncVectorEnv as AsyncVectorEnv
 from .vector.make_vec import register_all as register_all
 from .vector.make_vec import unregister_all as unregister_all

@@ -14,13 +14,13 @@ from treadle.testing.env_check import check_env
 def run(options: Check) -> int:
     """Check, print the verdict, and return the exit code."""
     with own_stdout(options.json) as out:
-        report = check_env(**options.arguments(), told=_tell)
-        _tell("")
+        report = check_env(**options.arguments(), told=tell)
+        tell("")
         print(dumps(report.as_dict(), indent=2) if options.json else report, file=out)
     return failures.OK if report.ok else failures.FAILED
 
 
-def _tell(doing: str) -> None:
+def tell(doing: str) -> None:
     """On a terminal, what is being done now; the verdict takes its place."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{doing and f'{doing} ...'}", end="", file=sys.stderr, flush=True)

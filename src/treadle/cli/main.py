@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 try:  # the half second of imports in which nobody else could tell of a Ctrl-C
-    from treadle.cli import dataset_options, failures, options, report
+    from treadle.cli import dataset_options, failures, options, report, tune
     from treadle.cli.process import names_code, search_here, traced
     from treadle.gone import refusal
 except KeyboardInterrupt:
@@ -27,6 +27,7 @@ COMMANDS = {
     "eval": (options.Eval, "eval", "run"),
     "replay": (options.Replay, "replay", "run"),
     "check": (options.Check, "check", "run"),
+    "tune": (tune.Tune, "tune", "run"),
     "info": (options.Info, "info", "run"),
     "report": (report.Report, "report", "run"),
     "dataset merge": (dataset_options.Merge, "dataset", "merge"),
