@@ -91,7 +91,7 @@ def still(observations: Any) -> Any:
 def test_the_last_line_makes_a_vector(env: Any, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "TURN", 0.02)
     doing: list[str] = []
-    found = treadle.tune(env, policy, num_envs=4, seconds=0.1, told=doing.append)
+    found = treadle.tune(env, policy, num_envs=4, seconds=0.1, progress=doing.append)
     assert 2 <= len(found.rates) <= tuning.MOST
     assert all(len(rates) >= tuning.ROUNDS and min(rates) > 0 for rates in found.rates.values())
     assert found.rates.keys() == found.verdicts.keys()

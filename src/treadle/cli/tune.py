@@ -46,7 +46,7 @@ def run(options: Tune) -> int:
 
     with own_stdout(options.json) as out:
         load_files(options.words)
-        found = tune(**options.arguments(), told=tell)
+        found = tune(**options.arguments(), progress=tell)
         tell("")
         print(dumps(found.as_dict(), indent=2) if options.json else found, file=out)
     return failures.OK

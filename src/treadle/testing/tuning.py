@@ -185,7 +185,7 @@ def tune(
     seed: int = 0,
     seconds: float = 12.0,
     env_kwargs: dict[str, Any] | None = None,
-    told: Callable[[str], None] = lambda doing: None,
+    progress: Callable[[str], None] = lambda doing: None,
 ) -> Tuning:
     """Try at most six arrangements of a vector in turns, and name the fastest as code.
 
@@ -199,7 +199,7 @@ def tune(
         seed: of the environments and the policy.
         seconds: of stepping, all arrangements together; starting them comes on top.
         env_kwargs: of the environment.
-        told: called with words for the part at hand.
+        progress: called with words for the part at hand.
 
     Raises:
         UsageError, and what `VectorEnv` raises.
@@ -207,14 +207,14 @@ def tune(
     check_whole(none=False, num_envs=num_envs)
     check_seconds("seconds", seconds)
     env, kwargs, result = env_of(env), env_kwargs or {}, Tuning(_shown(env), num_envs)
-    told("how an environment spends a step")
+    progress("how an environment spends a step")
     slot = slots_of(env, num_envs, OnEnd.NEXT_STEP, env_kwargs=kwargs)[0]
     todo = worth_trying(num_envs, bell.cores(), measure(slot, num_envs))
     with ExitStack() as stack:
         running: list[Running] = []
         while todo and len(running) < MOST:
             how = todo.pop(0)
-            told(f"starting {how}")
+            progress(f"starting {how}")
             one = stack.enter_context(closing(Running(env, num_envs, how, policy, seed, kwargs)))
             one.turn(2 * TURN)  # alone, so that the verdict is on it, and warm afterwards
             result.verdicts[how] = str(one.vector.stats().verdict)
@@ -226,7 +226,7 @@ def tune(
         before, began = used(), time.monotonic()
         own, end, at = _own(running), time.monotonic() + seconds, 0
         while time.monotonic() < end or at < ROUNDS:
-            told(f"round {at + 1}")
+            progress(f"round {at + 1}")
             for each in running[at % len(running) :] + running[: at % len(running)]:
                 result.rates[each.how].append(each.turn(TURN))
             at += 1
