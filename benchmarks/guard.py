@@ -1,7 +1,6 @@
 """`python -m benchmarks.guard`: is this commit slower than the recorded one? A minute, and an exit code.
 
-Each row is a ratio: our time over that of a loop that people write today (Gymnasium's `SyncVectorEnv`, or a loop by
-hand), on the same machine and in the same seconds. Turns of a millisecond alternate, and the shortest of each side
+Each row is a ratio: our time over that of a loop that people write today (Gymnasium's `SyncVectorEnv`), on the same machine and in the same seconds. Turns of a millisecond alternate, and the shortest of each side
 count: whatever else the machine does only makes turns longer. A ratio that is `WORSE` times the recorded one is
 measured again, `TRIES` times in all, and its least counts.
 
@@ -58,33 +57,6 @@ def vectors(make: Any, n: int, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **
         yield stepping(ours), stepping(theirs)
 
 
-def by_hand(episodes: int) -> None:
-    """Whole episodes of random actions, kept in lists."""
-    env = gym.make("CartPole-v1")
-    env.action_space.seed(0)
-    for index in range(episodes):
-        observation, _ = env.reset(seed=index)
-        kept, over = [observation], False
-        while not over:
-            observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
-            kept.append(observation)
-            over = terminated or truncated
-    env.close()
-
-
-@contextmanager
-def collecting() -> Iterator[tuple[Run, Run]]:
-    """Whole episodes; a "step" is one."""
-    import treadle
-
-    serial = treadle.WorkerOptions(backend="serial")
-
-    def run(episodes: int) -> None:
-        list(treadle.collect("CartPole-v1", episodes=10 * episodes, seed=0, worker_options=serial))
-
-    yield run, lambda episodes: by_hand(10 * episodes)
-
-
 ROWS: dict[str, Callable[[], Any]] = {
     "cartpole-1": partial(vectors, "CartPole-v1", 1),
     "cartpole-8": partial(vectors, "CartPole-v1", 8),
@@ -95,7 +67,7 @@ ROWS: dict[str, Callable[[], Any]] = {
     "frozenlake-8": partial(vectors, "FrozenLake-v1", 8),
     "images-8": partial(vectors, ImageEnv, 8),
     "cartpole-64, a worker": partial(vectors, "CartPole-v1", 64, workers=1, inline=0),
-    "collect cartpole": collecting,
+    "mountaincar-8": partial(vectors, "MountainCar-v0", 8),
 }
 
 
@@ -104,7 +76,7 @@ def measured(row: str, turns: int = TURNS, seconds: float = SECONDS) -> float:
     with ROWS[row]() as sides:
         counts = []
         for run in sides:
-            run(20 if row != "collect cartpole" else 1)
+            run(20)
             began = perf_counter()
             run(1)
             counts.append(max(1, int(seconds / (perf_counter() - began))))

@@ -26,7 +26,7 @@ def test_only_rows_beyond_the_margin_are_worse() -> None:
     assert guard.worse(recorded, {"a": 1.0}) == {}
 
 
-@pytest.mark.parametrize("row", ["cartpole-1", "cartpole-64, a worker", "collect cartpole"])
+@pytest.mark.parametrize("row", ["cartpole-1", "cartpole-64, a worker", "images-8"])
 def test_both_sides_of_a_row_run(row: str) -> None:
     with guard.ROWS[row]() as (ours, theirs):
         ours(1)
