@@ -1,8 +1,8 @@
 """`python -m benchmarks.guard`: is this commit slower than the recorded one? A minute, and an exit code.
 
-Each row is a ratio: our time over that of a loop that people write today (Gymnasium's `SyncVectorEnv`), on the same machine and in the same seconds. Turns of a millisecond alternate, and the shortest of each side
-count: whatever else the machine does only makes turns longer. A ratio that is `WORSE` times the recorded one is
-measured again, `TRIES` times in all, and its least counts.
+Each row is a ratio: our time over that of Gymnasium's `SyncVectorEnv`, on the same machine and in the same seconds.
+Turns of a millisecond alternate, and the shortest of each side count: whatever else the machine does only makes turns
+longer. A ratio that is `WORSE` times the recorded one is measured again, `TRIES` times in all, and its least counts.
 
 --record writes `guard.json`. Do that where a row is meant to change, and say so in the commit.
 """
