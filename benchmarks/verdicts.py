@@ -109,7 +109,7 @@ class Workload:
 
     def _stepped(self, envs: treadle.VectorEnv) -> tuple[Verdict, float]:
         envs.reset(seed=0)
-        actions, rows = np.zeros(envs.num_envs, np.int64), 0
+        actions, rows = envs.action_space.sample(), 0
         envs.step(actions)
         began = time.perf_counter()
         while time.perf_counter() - began < SECONDS:
@@ -159,7 +159,7 @@ def with_one(times: float, n: int = 8, **options: Any) -> list[Env]:
     return [partial(Slow, **{**options, "wait": options["wait"] * (times if at == 3 else 1)}) for at in range(n)]
 
 
-THREE = {"OMP_NUM_THREADS": "8"}
+EIGHT = {"OMP_NUM_THREADS": "8"}
 WORKLOADS = {
     "two cores at work": Workload(Kind.ENV, many(work=3e-3)),
     "waiting in turns": Workload(Kind.ENV, many(wait=4e-3), options={"workers": 1}),
@@ -185,7 +185,7 @@ WORKLOADS = {
     "eight threads each": Workload(
         Kind.OVERSUBSCRIBED,
         many(4, product=400),
-        options={"workers": 4, "worker_options": treadle.WorkerOptions(worker_environ=THREE)},
+        options={"workers": 4, "worker_options": treadle.WorkerOptions(worker_environ=EIGHT)},
     ),
     "a moment of MuJoCo": Workload(
         Kind.START, "HalfCheetah-v5", options={"workers": 4, "max_episode_steps": 100, "episodes": 8}

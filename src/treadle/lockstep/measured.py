@@ -20,6 +20,7 @@ from treadle.verdict import Figures
 CALLS, DUE = 2, 3  # marks besides: calls, and before which of them not to look at one
 # one of so many calls is looked at; more, where they take so many ns, or part of them (a look takes 50 us), and of few
 EVERY, COSTS = 509, 10_000_000
+COSTS_OF_SLOT = 1_500_000  # as above, for each slot of the caller's
 KEPT = 256  # batches
 STEPPED, TIMED, RESETTING, MOVED = range(4)  # rows of `memory.ring.TIMES`
 
@@ -86,7 +87,8 @@ class Measured(Spent):
             self.restart()
             return
         inside, calls = now - self._began - marks[AWAY], marks[CALLS] + 1 - self._calls
-        marks[DUE] = marks[CALLS] + max(1, min(EVERY, 1 + calls // 8, COSTS * calls // max(1, inside)))
+        costs = COSTS + (0 if self._own is None else COSTS_OF_SLOT * len(self._own.slots))  # which are timed, too
+        marks[DUE] = marks[CALLS] + max(1, min(EVERY, 1 + calls // 8, costs * calls // max(1, inside)))
 
     def judged(self, steps: int = 0, fixed: bool = True) -> Figures:
         """Of all calls but the first. `steps`: of all slots together; `fixed`: the user has chosen how many workers."""

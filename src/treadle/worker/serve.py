@@ -25,7 +25,7 @@ from treadle.wire.info_rows import FinalRows, InfoPacker, InfoRows
 from treadle.wire.messages import Extras, Op, Raised, Reply, Request, shown, unsendable, without_failing
 from treadle.worker.recorder import WORKER, Recorder, TimedSteps, recorder_of
 
-EVERY, COSTS = 61, 400_000  # one request of so many is timed; more, where a slot takes so many ns, or part of them
+EVERY, COSTS = 127, 1_500_000  # one request of so many is timed; more, where a slot takes so many ns, or part of them
 
 
 class Server:
