@@ -80,9 +80,9 @@ def test_environments_that_wait_in_turns_may_wait_at_once() -> None:
 
 
 def test_partial_batches_and_posted_steps_are_judged_too() -> None:
-    with closing(treadle.VectorEnv([partial(Waits, step=0.02)] * 4, workers=4)) as vector:
+    with closing(treadle.VectorEnv([partial(Waits, step=0.08)] * 4, workers=4)) as vector:
         vector.async_reset(seed=0)
-        for _ in range(30):
+        for _ in range(12):
             found = vector.recv(min=2)
             vector.send(np.zeros(len(found[1]), np.int64), found[4]["env_id"])
         partly = vector.stats().verdict
