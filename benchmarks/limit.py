@@ -61,6 +61,12 @@ def _leaves(space: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 def _rows(space: Any, n: int) -> tuple[Any, list[Any]]:
     """Arrays for n observations (by path where they nest), and what is written to, one for each."""
     # A memoryview is written in about half the time that an array takes, but in one dimension only.
+    if isinstance(space, gym.spaces.Tuple):  # of numbers
+        array = np.zeros((n, len(space)), np.int64)
+        return array, list(array)
+    if space.shape == ():
+        array = np.zeros(n, space.dtype)
+        return array, [array[i : i + 1] for i in range(n)]
     if not isinstance(space, gym.spaces.Dict):
         array = np.zeros((n, *(space.shape or ())), space.dtype)
         return array, [memoryview(row) if row.ndim == 1 else row for row in array]

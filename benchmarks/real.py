@@ -36,6 +36,11 @@ WARMUP = 0.1  # seconds stepped before a turn's clock starts
 AGAINST = " (against)"
 
 _POLICIES = {
+    "frozenlake-8": "",
+    "taxi-8": "",
+    "blackjack-8": "",
+    "cartpole-1": "mlp",
+    "cartpole-2": "mlp",
     "cartpole-8": "mlp mlp@2 wait",
     "cartpole-64": "mlp mlp@2 wait",
     "cartpole-128": "mlp mlp@2 wait",
@@ -51,10 +56,30 @@ _POLICIES = {
     "images-32": "cnn cnn@2 wait",
 }
 BUSY = ("cartpole-8+busy", "halfcheetah-8+busy", "atari-8+busy")
+# whose steps are short, or whose policy has threads
+SHORT = (
+    "frozenlake-8",
+    "taxi-8",
+    "blackjack-8",
+    "cartpole-1",
+    "cartpole-1+mlp",
+    "cartpole-2",
+    "cartpole-2+mlp",
+    "cartpole-8",
+    "cartpole-8+mlp",
+    "cartpole-8+mlp@2",
+    "cartpole-64+mlp",
+    "cartpole-64+mlp@2",
+    "halfcheetah-8+mlp",
+    "halfcheetah-8+mlp@2",
+    "atari-8+cnn@2",
+    "images-32+cnn",
+)
 ROWS = tuple(
     name for row, policies in _POLICIES.items() for name in (row, *(f"{row}+{policy}" for policy in policies.split()))
 )
 QUICK = ("cartpole-8", "cartpole-8+mlp", "halfcheetah-8", "halfcheetah-8+mlp", "atari-8", "atari-8+wait")
+LOOPS_ALONE = "limit,Sync,Dummy,Puffer,auto,serial,inline"
 QUICK_CONTESTANTS = "limit,Sync,Async,SB3,Puffer,auto,serial,workers only,partial,rollout"
 
 
@@ -231,6 +256,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--show", action="store_true", help="measure nothing: the tables of what the JSON file holds")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to this file, too")
     parser.add_argument("--write", action="store_true", help=f"put the overview into {PAGE.parent.name}/{PAGE.name}")
+    parser.add_argument("--loops", action="store_true", help="rows near a plain loop, loops and auto alone, 10 rounds")
     parser.add_argument("--quick", action="store_true", help="six rows, fewer contestants, 3 rounds of 0.5 s")
     parser.add_argument("--list", action="store_true", help="say the rows and contestants, and end")
     return parser
@@ -244,10 +270,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join([*ROWS, *BUSY, "", *(contestant.name for contestant in everyone())]))
         return 0
-    rounds = options.rounds or (3 if quick else 5)
+    rounds = options.rounds or (3 if quick else 10 if options.loops else 5)
     seconds = options.seconds or (0.5 if quick else 1.0)
-    named = options.rows.split(",") if options.rows else QUICK if quick else (*ROWS, *BUSY)
-    who = options.contestants if options.contestants is not None else QUICK_CONTESTANTS if quick else ""
+    named = options.rows.split(",") if options.rows else SHORT if options.loops else QUICK if quick else (*ROWS, *BUSY)
+    who = (
+        options.contestants
+        if options.contestants is not None
+        else LOOPS_ALONE
+        if options.loops
+        else QUICK_CONTESTANTS
+        if quick
+        else ""
+    )
     try:
         rows = [parse_row(name.strip()) for name in named]
         contestants = chosen(everyone(), who)

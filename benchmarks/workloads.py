@@ -194,6 +194,11 @@ WORKLOADS = {
     workload.name: workload
     for workload in (
         Workload("cartpole", "CartPole-v1, float32[4]", partial(gym.make, "CartPole-v1"), 2),
+        Workload("frozenlake", "FrozenLake-v1, a number; infos of one number", partial(gym.make, "FrozenLake-v1"), 4),
+        Workload("taxi", "Taxi-v4, a number; infos of a number and a mask", partial(gym.make, "Taxi-v4"), 6),
+        Workload(
+            "blackjack", "Blackjack-v1, three numbers; episodes of a step or two", partial(gym.make, "Blackjack-v1"), 2
+        ),
         Workload("pong", "ALE/Pong-v5, raw uint8[210, 160, 3]", make_pong, 6),
         Workload("halfcheetah", "HalfCheetah-v5, float64[17]", partial(gym.make, "HalfCheetah-v5"), 0, reach=(6, 1.0)),
         Workload("hopper", "Hopper-v5, float64[11]", partial(gym.make, "Hopper-v5"), 0, reach=(3, 1.0)),
