@@ -91,7 +91,7 @@ def _show(result: Evaluation, quiet: bool) -> None:
         _rest(result)
     for task, each in result.tasks.items():
         print(f"{task}: {each}")
-    _asked(result)
+    _asked(result, quiet)
     for line in grouped(result.left_out):
         print(f"left out: {printable(line)}")
     for remark in result.remarks:
@@ -99,11 +99,11 @@ def _show(result: Evaluation, quiet: bool) -> None:
     print(result)
 
 
-def _asked(result: Evaluation) -> None:
+def _asked(result: Evaluation, quiet: bool) -> None:
     """How its policy was asked in the caller, and why it was not faster."""
     if said := asked(result.inference):
         print(f"{result.policy} was {said}")
-    if result.verdict:
+    if result.verdict and not quiet:
         print(result.verdict)
 
 
@@ -125,7 +125,7 @@ def _show_pair(result: Comparison, quiet: bool) -> None:
         print_table(rows, ("episode", one, two, "difference", "seed"))
         _rest(result.first)
     for each in (result.first, result.second):
-        _asked(each)
+        _asked(each, quiet)
     for task, first in result.first.tasks.items():
         print(f"{task}: {compare(first, result.second.tasks[task])}")
     print(result.first)
