@@ -295,10 +295,11 @@ class RolloutSlot(EpisodeSlot):
         made = episode if self._sink is None else self._store(episode)
         ended: Results = [] if packed else [(index, length, made)]
         self.shares.encode += perf_counter() - start
-        new = [told for told in dict.fromkeys(self._actor.told) if told not in self._said]
-        ended += [(index, 0, Remark(told, told)) for told in new]
-        self._said.update(new)
-        self._actor.told.clear()
+        if self._actor.told:
+            new = [told for told in dict.fromkeys(self._actor.told) if told not in self._said]
+            ended += [(index, 0, Remark(told, told)) for told in new]
+            self._said.update(new)
+            self._actor.told.clear()
         if "nan" not in self._said and math.isnan(episode.total_reward) and np.isnan(episode.rewards).any():
             self._said.add("nan")
             step = int(np.isnan(episode.rewards).argmax()) + 1
