@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -46,6 +47,22 @@ def test_a_model_is_asked_for_the_best_action_in_batches_of_eight() -> None:
     other = Model()
     assert evaluate("CartPole-v1", other, 20, workers=1, num_envs=3, inference="caller").scores == found.scores
     assert {deterministic for _, deterministic in other.asked} == {True}
+
+
+def test_no_more_environments_are_built_than_there_are_episodes() -> None:
+    built: list[gym.Env] = []
+
+    def make() -> gym.Env:
+        built.append(gym.make("CartPole-v1"))
+        return built[-1]
+
+    model = Model()
+    few = evaluate(make, model, 3, worker_options=SERIAL)
+    assert len(built) == 3
+    assert model.asked == {(ROWS, True)}
+    many = evaluate(make, model, 20, worker_options=SERIAL)
+    assert len(built) == 3 + ROWS
+    assert many.scores[:3] == few.scores
 
 
 def test_actions_that_are_drawn_are_remarked_on() -> None:

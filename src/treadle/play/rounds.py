@@ -102,12 +102,22 @@ class Stretch:
 
 
 class RolloutSlot(EpisodeSlot):
-    def __init__(self, recipe: RolloutRecipe, slot: int, globals: Globals = Globals.SEED, shared: bool = False) -> None:
-        self._recipe, self._slot = recipe, slot
-        self._shared = (shared or recipe.rows > 1) and globals is not Globals.LEAVE
+    """Plays episodes with the policy beside it, which is asked about `recipe.rows` rows.
+
+    Args:
+        recipe: what is played.
+        slot: its number.
+        globals: what becomes of the process's global generators.
+        shared: does its process play other slots, too?
+        envs: environments that are built, for the first of the rows; 0: one for each.
+    """
+
+    def __init__(self, recipe: RolloutRecipe, slot: int, globals: Globals, shared: bool = False, envs: int = 0) -> None:
+        self._recipe, self._slot, self._envs = recipe, slot, envs or recipe.rows
+        self._shared = (shared or self._envs > 1) and globals is not Globals.LEAVE
         self.shares = Shares()
         super().__init__(globals)
-        self._playing: list[Any] = [None] * recipe.rows  # how each row's episode is given an action
+        self._playing: list[Any] = [None] * self._envs  # how each row's episode is given an action
         self._now: list[Any] = [None] * recipe.rows  # the observation each row acts on; None: no episode
         self._beat = 0  # how often all rows together were given their actions
         self._said: set[str] = set()  # kinds of remarks made
@@ -116,7 +126,7 @@ class RolloutSlot(EpisodeSlot):
     def _build(self) -> None:
         recipe = self._recipe
         _without_banner(recipe.env)
-        envs = [recipe.env.build() for _ in range(recipe.rows)]
+        envs = [recipe.env.build() for _ in range(self._envs)]
         env = envs[0]
         if self._slot == 0 and isinstance(recipe.env.env, Suite):  # one for all
             cast(Any, env).check()
@@ -167,7 +177,7 @@ class RolloutSlot(EpisodeSlot):
     def _rounds(self, order: RolloutOrder, control: Any) -> Generator[Results, None, Results | None]:
         act, players, playing, now = self._actor.act, self._players, self._playing, self._now
         ready, packer, todo = self._ready, self._packer, deque(order.indices)
-        rows, alone = range(len(players)), len(players) == 1
+        rows, alone = range(len(players)), len(now) == 1
         players[0].alone = (self._actor.act_alone, control.stopped) if alone else None
         clocked = 1 if alone else MEET  # one call in MEET is timed; if alone, first ones and one in MEET
         time = self._time = Stretch(self.shares)
@@ -263,7 +273,7 @@ class RolloutSlot(EpisodeSlot):
             raise self._blamed(error) from None
         control.resets(player.record.index)
         begun = player.again(error, order)
-        if len(self._players) == 1:
+        if len(self._now) == 1:
             control.begins()
         self._time.mark = perf_counter()
         if isinstance(begun, Lost):
@@ -273,7 +283,7 @@ class RolloutSlot(EpisodeSlot):
         return None
 
     def _clear(self) -> None:
-        self._playing[:] = self._now[:] = [None] * self._recipe.rows
+        self._playing[:], self._now[:] = [None] * self._envs, [None] * self._recipe.rows
 
     def _finished(self, player: EpisodePlayer, terminated: bool, truncated: bool) -> Episode | None:
         """The episode of a player that has stopped; None: it goes on after all. Raises BadStep."""

@@ -52,7 +52,8 @@ class Orders:
         together = options["backend"] == "process" and recipe.rows == 1
         recipe = replace(recipe, packs=recipe.sink is None and (recipe.packs or together))
         later = max(0, int(most - workers))
-        factories = [partial(RolloutSlot, recipe, slot, globals) for slot in range(workers + later)]
+        envs = math.ceil(source.bounded(workers * recipe.rows) / workers)  # no more than there are episodes for
+        factories = [partial(RolloutSlot, recipe, slot, globals, envs=envs) for slot in range(workers + later)]
         return Pool(factories, workers=workers, rows=False, later=later, **options)
 
     # -- handing out -------------------------------------------------------------------------------------------------
