@@ -1,5 +1,6 @@
 """What binds a run, from its numbers alone."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -97,3 +98,17 @@ def test_a_text_has_kind_share_change_and_gain() -> None:
     assert str(verdict(TWO)) == f"{said}; nothing to gain, 0.95 of what this machine can do"
     policy = "policy-bound 90 %: your code takes 9 ms a step, the vector 1 ms; only a faster policy helps"
     assert str(verdict(CASES["a slow policy"][0])) == policy
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_whose_steps_nobody_counts_is_judged_too(name: str) -> None:
+    figures = replace(CASES[name][0], calls=0, steps=0)
+    found = verdict(replace(figures, slowest=sum(figures.busy) / len(figures.busy)))
+    assert not re.search(r"\d [mu]?s a step|\d [mu]?s\)|from 0", str(found)), str(found)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_vector_without_workers_is_not_told_of_them(name: str) -> None:
+    figures = CASES[name][0]
+    found = verdict(replace(figures, busy=figures.busy[:1], slots=1, own=1, each=(), batches=(), policy=0.0))
+    assert found.kind in (Kind.MEMORY, Kind.ENCODE) or "worker" not in str(found), str(found)

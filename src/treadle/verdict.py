@@ -98,6 +98,11 @@ class Figures:
     steps: int = 0
 
     @property
+    def counted(self) -> int:
+        """Batches, or steps where each slot goes on by itself; 0: not counted."""
+        return self.calls or self.steps
+
+    @property
     def inside(self) -> float:
         """Time that is not the caller's."""
         return max(0.0, self.elapsed - self.away)
@@ -151,7 +156,7 @@ def verdict(found: Figures) -> Verdict:
     gain = found.elapsed / max(after, 1e-9)
     if gain < ENOUGH:
         return Verdict(kind, share, _says(found, kind, share, last=True))
-    known = f"from {found.calls or found.steps:,} steps of this run"
+    known = f"from {found.counted:,} steps of this run" if found.counted else "from this run"
     return Verdict(kind, share, _says(found, kind, share, last=False), change, gain, known)
 
 
@@ -212,7 +217,8 @@ def changes(found: Figures, kind: Kind) -> Iterator[tuple[str, float]]:
     if kind is Kind.OVERSUBSCRIBED and found.threads == 1 and workers > found.cores:
         yield f"workers={found.cores}", found.away + moved * found.cores / workers + SPREAD * found.ran / free
     most = min(found.cores, n)
-    if (at_work or found.policy) and computes and found.threads == 1 and workers < most and free > workers:
+    looked = found.calls or not found.own  # what waking another worker costs is known
+    if looked and (at_work or found.policy) and computes and found.threads == 1 and workers < most and free > workers:
         share = workers / min(most, free)
         yield f"workers={most}", found.away + moved + found.calls * WAKE + SPREAD * work * share
     if kind is Kind.TRANSPORT and found.calls and found.own < n and computes:
@@ -279,13 +285,11 @@ def _says(found: Figures, kind: Kind, share: float, last: bool) -> str:
 
 
 def _policy(found: Figures) -> tuple[str, str]:
-    batches = found.calls or found.steps
     if found.policy > found.away:
-        each = _time(found.policy * len(found.busy) / batches)
         helps = "a faster policy helps, or one call for many environments (inference='caller')"
-        return f"the policy takes {each} a step in the workers", helps
-    yours, ours = _time(found.away / batches), _time(found.inside / batches)
-    return f"your code takes {yours} a step, the vector {ours}", "only a faster policy helps"
+        return f"the policy takes {_each(found, found.policy * len(found.busy))} in the workers", helps
+    ours = _time(found.inside / (found.counted or 1))
+    return f"your code takes {_each(found, found.away)}, the vector {ours}", "only a faster policy helps"
 
 
 def _straggler(found: Figures) -> tuple[str, str]:
@@ -299,24 +303,27 @@ def _straggler(found: Figures) -> tuple[str, str]:
 
 
 def _reset(found: Figures) -> tuple[str, str]:
-    batches = found.calls or found.steps
-    said = f"resets take {_time(found.resets / batches)} of the {_time(found.elapsed / batches)} of a step"
+    said = f"resets take {_time(found.resets / (found.counted or 1))} of the {_each(found, found.elapsed)}"
     return said, "only faster resets or longer episodes help"
 
 
 def _transport(found: Figures) -> tuple[str, str]:
-    batches, work = found.calls or found.steps, min(found.slowest, found.inside)
+    work, alone = min(found.slowest, found.inside), found.own == found.slots
     moved = found.inside - work + found.moving
-    said = f"waking workers and moving data take {_time(moved / batches)} a step, environments "
-    said += _time(max(0.0, work - found.moving) / batches)
-    return said, "smaller observations help" if found.moving > moved / 2 else "fewer workers help"
+    said = "moving data takes" if alone else "waking workers and moving data take"
+    said = f"{said} {_each(found, moved)}, environments "
+    said += _time(max(0.0, work - found.moving) / (found.counted or 1))
+    return said, "smaller observations help" if found.moving > moved / 2 else "" if alone else "fewer workers help"
 
 
 def _oversubscribed(found: Figures) -> tuple[str, str]:
     workers, line = len(found.busy), f"stand in line {_in_line(found):.0%} of their time"
+    alone = found.own == found.slots
     if found.others > CROWD:
-        yours = max(0.0, found.cores - found.others)
-        return f"other programs compute: {found.cores} cores, {yours:.1f} of them yours; workers {line}", ""
+        yours, who = max(0.0, found.cores - found.others), "environments" if alone else "workers"
+        return f"other programs compute: {found.cores} cores, {yours:.1f} of them yours; {who} {line}", ""
+    if alone:
+        return f"your program's environments {line} for {found.cores} cores", ""
     if found.threads > 1:
         each = max(1, found.cores // workers)
         helps = f"OMP_NUM_THREADS={each} in worker_environ may help"
@@ -326,19 +333,21 @@ def _oversubscribed(found: Figures) -> tuple[str, str]:
 
 def _env(found: Figures) -> tuple[str, str]:
     workers, cores = len(found.busy), found.cores
-    step = _time(sum(found.busy) / (found.calls * found.slots if found.calls else max(1, found.steps)))
+    seconds = sum(found.busy) / (found.slots if found.calls else 1) / (found.counted or 1)
+    step = f" ({_time(seconds)})" if found.counted else ""
     if found.waiting >= WAITS:
-        said = f"environments wait {found.waiting:.0%} of a step ({step}), {workers} of {found.slots} at a time"
+        said = f"environments wait {found.waiting:.0%} of a step{step}, {workers} of {found.slots} at a time"
         return said, "only a faster step helps"
     if workers == 1:
-        return f"a step takes {step}, on 1 of {cores} cores", "only a faster step helps"
-    said = f"all workers at work, evenly; only a faster step ({step}) or more cores"
+        return f"all steps are made on 1 of {cores} cores", f"only a faster step{step} helps"
+    said = f"all workers at work, evenly; only a faster step{step} or more cores"
     return f"{said} ({min(workers, cores)} of {cores} used) help", ""
 
 
 def _start(found: Figures) -> tuple[str, str]:
-    said = f"workers took {found.start:.1f} s to start, all their work {found.elapsed:.1f} s"
-    return said, 'longer runs or fewer imports (WorkerOptions(preload=["..."])) help'
+    said = f"the start took {found.start:.1f} s, all that followed {found.elapsed:.1f} s"
+    preload = "" if found.own == found.slots else ' (WorkerOptions(preload=["..."]))'
+    return said, f"longer runs or fewer imports{preload} help"
 
 
 SAID: dict[Kind, Callable[[Figures], tuple[str, str]]] = {  # what is seen; what helps where no change is promised
@@ -352,6 +361,11 @@ SAID: dict[Kind, Callable[[Figures], tuple[str, str]]] = {  # what is seen; what
     Kind.START: _start,
     Kind.ENCODE: lambda _: ("workers store episodes", "fewer keys or less compression help"),
 }
+
+
+def _each(found: Figures, seconds: float) -> str:
+    """Such as "20 ms a step"; in all, where steps are not counted."""
+    return f"{_time(seconds / found.counted)} a step" if found.counted else f"{_time(seconds)} in all"
 
 
 def _time(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,17 @@ def test_rows_are_written_between_the_steps_of_slots() -> None:
     streamed = [(1, "policy", 71, 72), (1, "step", 73, 80), (0, "stream", 70, 90)]
     found = list(writes([*first, *nested, *streamed]))
     assert found == [(1, "write", 20, 22), (2, "write", 40, 45), (1, "write", 60, 62)]
+
+
+def test_a_vector_has_one_trace_at_a_time(tmp_path: Path) -> None:
+    with closing(treadle.make_vec("CartPole-v1", num_envs=2, workers=1, inline=0)) as envs:
+        envs.reset(seed=0)
+        with envs.trace(tmp_path / "outer.json"):
+            with pytest.raises(UsageError, match="already"), envs.trace(tmp_path / "inner.json"):
+                raise AssertionError("unreachable")
+            envs.step(np.zeros(2, np.int64))
+    assert len(lanes_of(tmp_path / "outer.json")["slot 1", "step"]) == 1
+    assert not (tmp_path / "inner.json").exists()
 
 
 def test_chrome_events_have_lanes_of_their_own_and_begin_at_zero() -> None:

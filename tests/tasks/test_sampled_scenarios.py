@@ -4,6 +4,7 @@ for all slots, two, or one for each."""
 from __future__ import annotations
 
 import queue
+import time
 from typing import Any
 
 import numpy as np
@@ -325,3 +326,16 @@ def test_nothing_of_the_caller_is_changed(how: str) -> None:
     assert vec.is_closed
     with pytest.raises(UsageError, match="closed"):
         vec.step([1, 1, 1])
+
+
+def test_steps_that_are_begun_and_waited_for_are_judged() -> None:
+    with vector("forkserver-2", samplers(steps=9)) as vec:
+        vec.step([1, 1, 1])
+        for _ in range(3):
+            vec.async_step([1, 1, 1])
+            time.sleep(0.02)
+            vec.wait_step()
+        found = vec._measured.judged()
+    assert found.calls == 3
+    assert found.elapsed >= 0.06
+    assert found.away >= 0.06

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 import time
 from contextlib import closing
 from functools import partial
@@ -109,3 +111,40 @@ def test_a_vector_that_has_just_begun_is_unsure_and_an_end_is_told_once(caplog: 
 def test_the_choice_of_auto_stands_in_the_stats() -> None:
     with closing(treadle.VectorEnv([partial(Waits, step=0.01)] * 3)) as vector:
         assert "workers='auto': environments wait" in repr(vector.stats())
+
+
+@pytest.mark.parametrize("inline", [0, 2])
+def test_the_end_of_partial_batches_tells_what_the_stats_say(caplog: pytest.LogCaptureFixture, inline: int) -> None:
+    with caplog.at_level(logging.INFO, "treadle"):
+        workers = {"workers": 2} if not inline else {}
+        with closing(treadle.VectorEnv([partial(Waits, step=0.02)] * 2, inline=inline, **workers)) as vector:
+            vector.async_reset(seed=0)
+            for _ in range(12):
+                found = vector.recv(min=1)
+                vector.send(np.zeros(1, np.int64), found[4]["env_id"])
+            vector.recv(min=2)
+            stats = vector.stats()
+            figures = vector._core.measured.judged(int(stats.steps.sum()))
+    assert sum(figures.busy) > 0.9 * 0.02 * stats.steps.sum()
+    assert caplog.records[-1].message.startswith(tuple(kind.value for kind in Kind))
+    assert not re.search("from 0| in all", caplog.records[-1].message)  # steps are counted
+
+
+def test_a_call_that_fails_or_waits_in_vain_is_not_counted_twice() -> None:
+    with closing(treadle.VectorEnv([partial(Waits, step=0.05)] * 2, workers=2, inline=0)) as vector:
+        vector.reset(seed=0)
+        vector.step([0, 0])
+        for _ in range(4):
+            time.sleep(0.02)
+            with pytest.raises(treadle.BadAction):
+                vector.step([7, 7, 7])
+            vector.step_async([0, 0])
+            ready = False
+            while not ready:
+                with contextlib.suppress(TimeoutError):
+                    vector.step_wait(timeout=0.01)
+                    ready = True
+        found = vector.stats().verdict
+        figures = vector._core.measured.judged()
+    assert found.kind is not Kind.POLICY, str(found)
+    assert figures.away < figures.elapsed - 4 * 0.05  # four steps at least were the vector's

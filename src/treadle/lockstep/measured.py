@@ -6,6 +6,7 @@ call where calls are long, else at one of many. Looking costs half a per cent at
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
@@ -51,6 +52,10 @@ class Measured(Spent):
         if reset and not first:
             self._outright += self.marks[LEFT] - reset
 
+    def go_on_alone(self) -> None:
+        """From now on slots go on by themselves: the batches of all of them are not looked at any more."""
+        self.marks[DUE], self._looks = sys.maxsize, 0
+
     def look(self, advance: Callable[[Any], Any], actions: Any) -> Any:
         """Call `advance`, and look at it."""
         self.before()
@@ -92,20 +97,22 @@ class Measured(Spent):
 
     def judged(self, steps: int = 0, fixed: bool = True) -> Figures:
         """Of all calls but the first. `steps`: of all slots together; `fixed`: the user has chosen how many workers."""
-        calls, spent = max(0, self.marks[CALLS] - self._calls), np.maximum(0, self._times - self._spent)
+        calls = max(0, self.marks[CALLS] - self._calls) if self._looks else 0
+        spent = np.maximum(0, self._times - self._spent)
         each = np.where(spent[TIMED] > 0, spent[STEPPED] / np.maximum(1, spent[TIMED]), 0.0) * 1e-9
         words = zip(self._words(), self._at_work, strict=True)
         busy = [(now - then if now >= then else now) * 1e-9 for now, then in words]
         used, own = self._usage.since(), 0 if self._own is None else len(self._own.slots)
         ran, stood = used.ran, used.stood
         if own:
-            busy.insert(0, float(each[:own].sum()) * calls + float(spent[RESETTING, :own].sum()) * 1e-9)
-            mine = busy[0] * self._own_ran / max(1, self._own_took)
+            own_steps = calls or steps / self._pool.n
+            busy.insert(0, float(each[:own].sum()) * own_steps + float(spent[RESETTING, :own].sum()) * 1e-9)
+            mine = busy[0] * self._own_ran / self._own_took if calls and self._own_took else min(busy[0], used.own)
             ran, stood = ran + mine, stood + mine * used.line / max(1 - used.line, 1e-9)
-        if self._looks and calls:
+        if calls:
             total = [(each / self._looks * calls + self._outright) * 1e-9 for each in (self._slowest, self._resets)]
         else:
-            calls, total = 0, [sum(busy) / len(busy), float(spent[RESETTING].sum()) * 1e-9 / len(busy)]
+            total = [sum(busy) / len(busy), float(spent[RESETTING].sum()) * 1e-9 / len(busy)]
         slowest, resets = total
         moved = float(spent[MOVED].sum() / max(1, spent[STEPPED].sum()))
         return self.figures(

@@ -15,7 +15,6 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,7 @@ from treadle.plan.items import (
 )
 from treadle.plan.work import stacked
 from treadle.pool.pool import Pool
-from treadle.pool.spent import AWAY, LEFT, Spent
+from treadle.pool.spent import Spent
 from treadle.worker.life import RestartPolicy, State
 
 OBSERVATIONS = (None, "last", "all")
@@ -182,8 +181,7 @@ class BatchEnv:
     def _run(self, items: Items, rollout: str | None) -> list[Done]:
         """The results of the chunks, in order."""
         n, slots, given = len(items.dts), len(self._lanes), items.states is not None
-        marks = self.spent.marks
-        marks[AWAY] += perf_counter_ns() - marks[LEFT]
+        self.spent.enter()
         what = "steps" if rollout is None else "rollouts"
         chunks = balanced_chunks(n, slots, self._seconds.get(what)) if given else even_chunks(n, slots)
         works: list[Work] = []
@@ -216,7 +214,7 @@ class BatchEnv:
             took, room = took + done.seconds, max(room, done.room / len(work.actions))
         self._room[each] = room
         self._seconds[what] = 0.5 * (self._seconds.get(what, took / n) + took / n)
-        marks[LEFT] = perf_counter_ns()
+        self.spent.leave()
         return dones
 
     def _laid(self, works: list[Work], each: float) -> ArenaBuffer | None:

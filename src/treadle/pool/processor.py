@@ -48,13 +48,15 @@ class Used(NamedTuple):
     Attributes:
         ran, stood: seconds on cores, and in line for one; sums over all threads.
         threads: of a worker that compute, in the mean.
-        line: which part of its time on cores and in line the thread that asks stood in line, 0 to 1.
+        own: seconds on cores of the thread that asks.
+        line: which part of its time on cores and in line that thread stood in line, 0 to 1.
         others: cores that other programs used, in the mean.
     """
 
     ran: float
     stood: float
     threads: int
+    own: float
     line: float
     others: float
 
@@ -93,7 +95,7 @@ class Usage:
         elapsed, busy, own, ran, stood = (now - then for now, then in zip(self._now(), self._clocks, strict=True))
         others = (busy * len(os.sched_getaffinity(0)) - own - in_all[0]) / max(elapsed, 1e-9) if used() else 0.0
         mean = max(1, round(sum(threads) / len(threads))) if threads else 1
-        return Used(*in_all, mean, stood / max(ran + stood, 1e-9), max(0.0, others))
+        return Used(*in_all, mean, ran, stood / max(ran + stood, 1e-9), max(0.0, others))
 
 
 COMPUTES = 0.2  # of what a worker's busiest thread has run: less is not counted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
@@ -33,10 +34,10 @@ class Spent:
         self._began, self.marks[AWAY] = self.marks[LEFT], 0
         self._usage, self._stalled, self._at_work = Usage(self._pool), stalled(), self._words()
 
-    def tell(self) -> None:
-        """Log the verdict (INFO), before the end of a pool that did something."""
+    def tell(self, verdict: Callable[[], Verdict] | None = None) -> None:
+        """Log the verdict (INFO), before the end of a pool that did something. `verdict`: of a face that counts."""
         if self.marks[LEFT] > self._began and not self._pool.closed and log.isEnabledFor(logging.INFO):
-            log.info("%s", self.verdict())
+            log.info("%s", (verdict or self.verdict)())
 
     def _words(self) -> list[int]:
         """ns at work of each worker but the caller; 0 of one that is not there now."""
@@ -44,16 +45,18 @@ class Spent:
         return [0 if line is None else int(line.words[BUSY_NS]) for line in lines]
 
     def enter(self) -> int:
-        """A call begins: when, in ns."""
+        """A call begins: when, in ns. The time of one that fails counts as outside."""
         now = perf_counter_ns()
-        if self.marks[LEFT]:
+        if self._began:
             self.marks[AWAY] += now - self.marks[LEFT]
+            self.marks[LEFT] = now
         return now
 
     def leave(self) -> None:
-        """A call ends. Time counts from the end of the first one."""
+        """A call ends, in whatever way. Time counts from the end of the first one."""
         self.marks[LEFT] = perf_counter_ns()
-        self._began = self._began or self.marks[LEFT]
+        if not self._began:
+            self._began, self.marks[AWAY] = self.marks[LEFT], 0
 
     def verdict(self) -> Verdict:
         """The verdict on the pool so far."""

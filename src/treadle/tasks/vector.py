@@ -39,7 +39,7 @@ from treadle.tasks.results import Results, Slot, TaskVectorStats
 from treadle.tasks.rows import Code, action_writer
 from treadle.tasks.slot import SamplerRecipe, TaskSlot
 from treadle.vector.core import Claim, one_at_a_time
-from treadle.verdict import verdict
+from treadle.verdict import Verdict, verdict
 from treadle.wire.carried import CannotTravel
 
 log = logging.getLogger("treadle")
@@ -180,8 +180,13 @@ class TaskVector:
     def async_step(self, actions: Sequence[Any]) -> None:
         """Begin a `step`; `wait_step` returns its results. Arguments are checked at once."""
         self._begin("async_step")
-        self._run(self._lockstep.post_step, self._row_of(self._live, self._one_each(actions)))
+        row, measured = self._row_of(self._live, self._one_each(actions)), self._measured
+        measured.enter()
+        if measured.marks[CALLS] >= measured.marks[DUE]:
+            measured.before()
+        self._run(self._lockstep.post_step, row)
         self._posted = list(self._live)
+        measured.leave()
 
     @one_at_a_time
     def wait_step(self) -> list[RLStepResult]:
@@ -198,13 +203,17 @@ class TaskVector:
 
     def _wait(self) -> list[RLStepResult]:
         assert self._posted is not None
-        slots = self._posted
+        slots, measured = self._posted, self._measured
+        measured.enter()
         try:
             batch = self._lockstep.wait()
+            measured.after()
+            measured.marks[CALLS] += 1
         except TreadleError as error:
             self._posted = None
             self._keep_partial(error, slots)
             raise
+        measured.leave()
         self._posted = None
         return self._stepped(batch, slots)
 
@@ -216,17 +225,17 @@ class TaskVector:
 
     def _advance(self, slots: list[int], actions: list[Any]) -> list[RLStepResult]:
         """Step these slots, each with its action."""
-        row = self._row_of(slots, actions)
+        row, measured = self._row_of(slots, actions), self._measured
+        measured.enter()
         try:
-            marks, step = self._measured.marks, self._lockstep.step
-            self._measured.enter()
-            look = partial(self._measured.look, step)
-            batch = self._run(step if marks[CALLS] < marks[DUE] else look, row)
+            marks, step = measured.marks, self._lockstep.step
+            batch = self._run(step if marks[CALLS] < marks[DUE] else partial(measured.look, step), row)
             marks[CALLS] += 1
-            self._measured.leave()
         except WorkerError as error:
             self._keep_partial(error, slots)
             raise
+        finally:
+            measured.leave()
         return self._stepped(batch, slots)
 
     def _row_of(self, slots: list[int], actions: list[Any]) -> list[Any]:
@@ -299,10 +308,13 @@ class TaskVector:
         told = self._run(self._lockstep.call, Ask.STATUS)
         busy = np.array([0.0 if each is None else each.busy / max(1, each.age) for each in told])
         restarts, books = np.array(self._pool.restarts, np.int64), self._results
-        why = verdict(self._measured.judged(int(books.steps.sum()), True))
+        why = self._verdict()
         return TaskVectorStats(
             books.steps.copy(), books.episodes.copy(), restarts, busy, monotonic() - self._began, why
         )
+
+    def _verdict(self) -> Verdict:
+        return verdict(self._measured.judged(int(self._results.steps.sum()), True))
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
@@ -351,14 +363,15 @@ class TaskVector:
         for slot, order in orders.items():
             if isinstance(order, ResetSampler):
                 self._results.histories[slot].reset()
+        began = self._measured.enter()
         try:
-            began = self._measured.enter()
             batch = self._run(self._lockstep.reset, None, list(orders.values()), slots)
-            self._measured.leave(began)
         except WorkerError as error:
             if isinstance(error.partial, Batch):
                 error.partial = self._results.of_orders(error.partial, slots, self._lockstep.life.nothing)
             raise
+        finally:
+            self._measured.leave(began)
         return self._results.of_orders(batch, slots)
 
     # -- pausing -----------------------------------------------------------------------------------------------------
@@ -381,7 +394,7 @@ class TaskVector:
         """Close all samplers and end all workers, within `close_timeout` + 1 s. Twice is once."""
         self._posted = None
         self._arrived.clear()
-        self._measured.tell()
+        self._measured.tell(self._verdict)
         self._pool.close()
 
     def __enter__(self) -> Self:

@@ -131,7 +131,7 @@ class VectorEnv(SlotCalls):
 
     def _bind(self) -> Callable[[Any], Five]:
         advance, form, measured = self._lockstep.step, self._core.form, self._core.measured
-        marks, look, clock = measured.marks, measured.look, perf_counter_ns
+        marks, look, leave, clock = measured.marks, measured.look, measured.leave, perf_counter_ns
         turns, mender = self._turns, self._mender
         loose, in_list = bool(self._lockstep.observations.loose), form.empty is not dict
 
@@ -142,8 +142,8 @@ class VectorEnv(SlotCalls):
             if before is not None:
                 turns.check()
             turns.owner = A_STEP
-            marks[AWAY] += clock() - marks[LEFT]
             try:
+                marks[AWAY] += clock() - marks[LEFT]
                 try:
                     batch = advance(actions) if marks[CALLS] < marks[DUE] else look(advance, actions)
                 except BadAction:
@@ -151,10 +151,12 @@ class VectorEnv(SlotCalls):
                     if mended is None:
                         raise
                     batch = advance(mended)
-            except ClosedPool as error:
-                raise turns.closed() from error
-            except WorkerError as error:
-                form.keep_partial(error)
+            except BaseException as error:
+                leave()
+                if isinstance(error, ClosedPool):
+                    raise turns.closed() from error
+                if isinstance(error, WorkerError):
+                    form.keep_partial(error)
                 raise
             finally:
                 turns.owner = before
@@ -215,10 +217,12 @@ class VectorEnv(SlotCalls):
         """
         measured = self._core.measured
         measured.enter()
-        found = self._waited(AsyncState.WAITING_STEP, timeout)
-        measured.after()
-        measured.marks[CALLS] += 1
-        measured.leave()
+        try:
+            found = self._waited(AsyncState.WAITING_STEP, timeout)
+            measured.after()
+            measured.marks[CALLS] += 1
+        finally:
+            measured.leave()
         return found
 
     # -- reset -------------------------------------------------------------------------------------------------------
@@ -249,9 +253,10 @@ class VectorEnv(SlotCalls):
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, Any]:
         """The result of `reset_async`; as `step_wait`."""
         began = self._core.measured.enter()
-        found = _reset_parts(self._waited(AsyncState.WAITING_RESET, timeout))
-        self._core.measured.leave(began)
-        return found
+        try:
+            return _reset_parts(self._waited(AsyncState.WAITING_RESET, timeout))
+        finally:
+            self._core.measured.leave(began)
 
     @one_at_a_time
     def reset_at(
@@ -276,12 +281,12 @@ class VectorEnv(SlotCalls):
         form, measured = self._core.form, self._core.measured
         began = measured.enter()
         try:
-            found = _reset_parts(form.five(self._lockstep.reset(*self._ordered(orders))))
+            return _reset_parts(form.five(self._lockstep.reset(*self._ordered(orders))))
         except WorkerError as error:
             form.keep_partial(error)
             raise
-        measured.leave(began)
-        return found
+        finally:
+            measured.leave(began)
 
     # -- several steps, or some slots ----------------------------------------------------------------------------------
 
@@ -411,7 +416,7 @@ class VectorEnv(SlotCalls):
         A call that is still pending is dropped, with a warning.
         """
         turns = self._turns
-        self._core.measured.tell()
+        self._core.measured.tell(lambda: VectorEnv.stats(self).verdict)
         if turns.state is not IDLE and not turns.overdue and not self._pool.closed:
             text = f"Calling `close` while waiting for a pending call to `{turns.state.value}` to complete."
             warnings.warn(text, UserWarning, stacklevel=3)
@@ -437,6 +442,7 @@ class VectorEnv(SlotCalls):
             if self._pool.calls.again == AGAIN:  # and not the call of a face that is made of this vector
                 self._pool.calls.again = AGAIN_IN_PARTS
             self._core.partly = True
+            self._core.measured.go_on_alone()
         return self._partial
 
     def _settle_turn(self) -> None:

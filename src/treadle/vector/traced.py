@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+from treadle.errors import UsageError
 from treadle.lockstep.recover import JointRequest
 from treadle.pool.tracing import Trace
 from treadle.vector.core import Core
@@ -25,7 +26,10 @@ CALLS = ("step", "step_async", "step_wait", "reset", "reset_at", "async_reset", 
 @contextmanager
 def traced(vector: Any, core: Core, path: Path) -> Iterator[None]:
     """See `trace` of a `VectorEnv`, whose closures are made anew at both ends."""
-    pool, trace = core.pool, Trace(path)
+    pool = core.pool
+    if any(worker.spec.trace for worker in pool.workers):
+        raise UsageError("this vector is being traced already: end that trace first")
+    trace = Trace(path)
     try:
         _tell(core, None, trace.directory)
         trace.attach(pool)
@@ -41,10 +45,12 @@ def traced(vector: Any, core: Core, path: Path) -> Iterator[None]:
         trace.caller.restore()
         for worker in pool.workers:
             worker.spec = replace(worker.spec, trace=None)
-        if not pool.closed:
-            _tell(core, vector._partial, None)
-            vector._rebind()
-        trace.finish()
+        try:
+            if not pool.closed:
+                _tell(core, vector._partial, None)
+                vector._rebind()
+        finally:
+            trace.finish()
 
 
 def _tell(core: Core, partials: PartialBatches | None, directory: str | None) -> None:
