@@ -153,7 +153,7 @@ def test_another_policy_or_seed_is_not_resumed(tmp_path: Path) -> None:
         )
     with pytest.raises(UsageError, match="is there already"):
         evaluate(Reach, None, 4, 1, worker_options=WorkerOptions(backend="serial"), out=tmp_path)
-    with pytest.raises(UsageError, match="give out"):
+    with pytest.raises(UsageError, match=r"--force.*give out"):
         evaluate(Reach, None, 4, 1, worker_options=WorkerOptions(backend="serial"), resume=True)
 
 

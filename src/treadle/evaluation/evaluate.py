@@ -156,7 +156,7 @@ class Scored:
     ) -> Evaluation:
         """Play it, as `evaluate` does. `command`, `verify`: as of `treadle.record.making.make`, with `out`."""
         if out is None and (resume or verify):
-            raise UsageError("resume and verify are about what lies in a directory: give out (--out) too")
+            raise UsageError("resume (--resume, --force) and --verify are about a directory: give out (--out) too")
         result = self._play(progress) if out is None else self._keep(out, command, resume, verify, progress)
         steps = sum(score.length for score in result.scores)
         values = {"eval/mean_reward": result.mean, "eval/mean_ep_length": steps / len(result.scores)}
