@@ -34,7 +34,17 @@ from treadle.sample.failed import CollectionFailed
 from treadle.worker.options import WorkerOptions
 from typed_run import collected
 
-TIMES = {"seconds", "steps_per_second", "time_shares", "worker_shares", "command", "speculative", "restarts", "digest"}
+TIMES = {
+    "seconds",
+    "steps_per_second",
+    "time_shares",
+    "worker_shares",
+    "command",
+    "speculative",
+    "restarts",
+    "digest",
+    "verdict",
+}
 FAILS = "TREADLE_TEST_FAILS"  # in the environment: which episodes fail
 
 

@@ -25,7 +25,17 @@ from treadle.sample.schedule import Schedule
 from treadle.worker.options import WorkerOptions
 from typed_run import collected
 
-TIMES = {"seconds", "steps_per_second", "time_shares", "worker_shares", "command", "speculative", "restarts", "digest"}
+TIMES = {
+    "seconds",
+    "steps_per_second",
+    "time_shares",
+    "worker_shares",
+    "command",
+    "speculative",
+    "restarts",
+    "digest",
+    "verdict",
+}
 
 
 def files(out: Path) -> dict[str, Any]:

@@ -80,8 +80,8 @@ def test_what_is_made_again_is_placed_too(tmp_path: Path, caplog: pytest.LogCapt
     assert re.search(rf"is replaced: the worker was ended by SIGSEGV in step 7 of episode 2, {LINE}; made again", line)
 
 
-def test_with_several_environments_the_line_is_known() -> None:
-    """Not whose step it was."""
-    with pytest.raises(CollectionFailed, match=rf"^slot 0, stream: the worker was ended by SIGSEGV, {LINE}$") as caught:
+def test_with_several_environments_the_step_and_its_line_are_known() -> None:
+    match = rf"^episode 0 \(seed \d+, slot 0\), step 7: the worker was ended by SIGSEGV, {LINE}\n"
+    with pytest.raises(CollectionFailed, match=match) as caught:
         list(collect(partial(Dies, 7, "segfault"), episodes=9, workers=1, num_envs=2, on_failure="raise"))
-    assert caught.value.where.step is None
+    assert caught.value.where.step == 7

@@ -238,7 +238,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         sampler(LocalSampler, [Agent(), Agent()], inference="caller")
     with pytest.raises(UsageError, match="num_envs=3 is no multiple of workers=2"):
         sampler(LocalSampler, num_envs=3)
-    with pytest.raises(UsageError, match="pad_to is for a policy that is asked in the caller"):
+    with pytest.raises(UsageError, match="pad_to=8, but each of 2 workers plays one at a time"):
         sampler(LocalSampler, inference=Inference(pad_to=8))
     made = sampler(LocalSampler, inference="caller")
     with pytest.raises(UsageError, match="give one for all"):

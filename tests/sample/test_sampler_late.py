@@ -174,4 +174,4 @@ def test_a_wrong_update_is_told_once(kind: Any, caplog: pytest.LogCaptureFixture
             both.obtain_samples(0, 20, {"gain": -1.0})
         for i in range(5):
             assert len(both.obtain_exact_episodes(1 + i, None).lengths) == 3 * (1 + i)
-    assert not caplog.records
+    assert not [each for each in caplog.records if each.module != "spent"]  # which tells how its time went by

@@ -275,9 +275,9 @@ def test_advice_is_given_once_and_each_part_is_told_before_it_begins() -> None:
 def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from treadle.cli import check
 
-    check._tell("closing it")
+    check.tell("closing it")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    check._tell("closing it")
-    check._tell("")
+    check.tell("closing it")
+    check.tell("")
     assert capsys.readouterr().err == "\r\x1b[Kclosing it ...\r\x1b[K"

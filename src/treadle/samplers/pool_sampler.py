@@ -282,7 +282,8 @@ class PoolSampler(Sampler):
         self.total_env_steps = 0
         asking, _, rows = asking_of(self._agents[0], inference, num_envs, worker_factory.n_workers)
         if rows != 1:
-            raise UsageError(f"num_envs={num_envs}, but each of {worker_factory.n_workers} workers plays one at a time")
+            given = f"pad_to={rows}" if num_envs is None else f"num_envs={num_envs}"
+            raise UsageError(f"{given}, but each of {worker_factory.n_workers} workers plays one at a time")
         if asking is not None and (asking.where == "node" or self.backend == "ray"):
             raise UsageError(
                 "a sampler's agent is asked in its workers, or, on one machine, in the caller (inference='caller'); "
