@@ -55,6 +55,7 @@ ROOMS = {
     "tasks": "tasks",
     "samplers": "samplers",
     "plan": "planning",
+    "testing": "vectors",
 }
 INTERFACES = {
     "testing": "env_check.check_env verdict.Report verdict.Finding",
