@@ -9,6 +9,18 @@ from treadle.record.dataset import collect_dataset, store
 from treadle.record.making import Stored
 from treadle.sample.run import Run, StoredKeywords
 
+# what a summary says of the machine and the hour
+TIMES = {
+    "seconds",
+    "steps_per_second",
+    "time_shares",
+    "worker_shares",
+    "command",
+    "speculative",
+    "restarts",
+    "digest",
+    "verdict",
+}
 STORES = ("name", "resume", "progress", "log")
 
 

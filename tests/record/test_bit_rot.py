@@ -32,19 +32,8 @@ from treadle.record.verify import about, damage
 from treadle.replays.replay import replay
 from treadle.sample.failed import CollectionFailed
 from treadle.worker.options import WorkerOptions
-from typed_run import collected
+from typed_run import TIMES, collected
 
-TIMES = {
-    "seconds",
-    "steps_per_second",
-    "time_shares",
-    "worker_shares",
-    "command",
-    "speculative",
-    "restarts",
-    "digest",
-    "verdict",
-}
 FAILS = "TREADLE_TEST_FAILS"  # in the environment: which episodes fail
 
 

@@ -23,19 +23,7 @@ from treadle.record.verify import about, damage
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import Schedule
 from treadle.worker.options import WorkerOptions
-from typed_run import collected
-
-TIMES = {
-    "seconds",
-    "steps_per_second",
-    "time_shares",
-    "worker_shares",
-    "command",
-    "speculative",
-    "restarts",
-    "digest",
-    "verdict",
-}
+from typed_run import TIMES, collected
 
 
 def files(out: Path) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Usage:
             in_all = in_all[0] + ran, in_all[1] + stood
         threads = [sum(ran > COMPUTES * max(each) for ran in each) for each in processes.values() if max(each) > 0]
         elapsed, busy, own, ran, stood = (now - then for now, then in zip(self._now(), self._clocks, strict=True))
-        others = (busy * len(os.sched_getaffinity(0)) - own - in_all[0]) / max(elapsed, 1e-9) if used() else 0.0
+        others = (busy * len(os.sched_getaffinity(0)) - own - in_all[0]) / max(elapsed, 1e-9)
         mean = max(1, round(sum(threads) / len(threads))) if threads else 1
         return Used(*in_all, mean, ran, stood / max(ran + stood, 1e-9), max(0.0, others))
 

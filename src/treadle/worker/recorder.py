@@ -67,7 +67,7 @@ class Recorder:
 
     def watch(self, line: Any) -> None:
         """Note a worker's waits, answers and requests. A request lasts as long as the worker counts itself busy."""
-        note, clock, words, inner_next, inner_answer = self.note, perf_counter_ns, line.words, line.next, line.answer
+        note, clock, words, inner_next = self.note, perf_counter_ns, line.words, line.next
         names = {int(op): op.name.lower() for op in Op}
         op, began, busy = Op.TRACE, 0, 0
 
@@ -82,15 +82,8 @@ class Recorder:
             began = clock()
             return found
 
-        def answer(*args: Any) -> None:
-            start = clock()
-            try:
-                inner_answer(*args)
-            finally:
-                note((WORKER, "answer", start, clock()))
-
         self.put(line, "next", following)
-        self.put(line, "answer", answer)
+        self.swap(WORKER, "answer", line, "answer")
 
     def restore(self) -> None:
         """Put everything back as it was."""
@@ -127,16 +120,7 @@ class TimedSteps(list[Any]):
         super().__setitem__(i, self._timed(i, step))
 
     def _timed(self, i: int, step: Any) -> Any:
-        note, clock, lane = self._recorder.note, perf_counter_ns, self._first + i
-
-        def call(action: Any) -> Any:
-            start = clock()
-            try:
-                return step(action)
-            finally:
-                note((lane, "step", start, clock()))
-
-        return call
+        return self._recorder.timed(self._first + i, "step", step)
 
 
 def recorder_of(directory: str, index: int, slots: Iterable[int], line: Any) -> Recorder:
