@@ -19,7 +19,16 @@ import socket
 import sys
 from importlib import import_module
 
-IMPORTS = ("gymnasium", "h5py", "minari", "pydantic.fields", "typer", "rich.console", "rich.progress", "treadle.cli.main")
+IMPORTS = (
+    "gymnasium",
+    "h5py",
+    "minari",
+    "pydantic.fields",
+    "typer",
+    "rich.console",
+    "rich.progress",
+    "treadle.cli.main",
+)
 COMMANDS = ("check", "collect", "dataset", "eval", "replay", "report")
 
 
