@@ -24,7 +24,7 @@ from treadle.program.gym_env import TASK, EnvRecipe, Suite, recipe_parts
 from treadle.program.policies import policy_name
 from treadle.progress import Log, Progress, Shows, Standing
 from treadle.record.journal import EpisodeNote, read
-from treadle.record.making import Interrupted, make
+from treadle.record.making import Interrupted, Making, make
 from treadle.record.parts import KEPT
 from treadle.record.run_directory import FORMAT, SUMMARY, RunDirectory
 from treadle.record.summary import write_summary
@@ -144,20 +144,12 @@ class Scored:
         keys = SUCCESS_KEYS if success_key is None else (success_key,)
         return cls(replace(made, deterministic=deterministic), tuple(tasks), references, episodes, keys)
 
-    def evaluation(
-        self,
-        out: str | Path | None,
-        command: str,
-        *,
-        resume: bool | str = False,
-        verify: int = 0,
-        log: Log | None = None,
-        progress: Shows = False,
-    ) -> Evaluation:
-        """Play it, as `evaluate` does. `command`, `verify`: as of `treadle.record.making.make`, with `out`."""
-        if out is None and (resume or verify):
+    def evaluation(self, out: str | Path | None, command: str, *, log: Log | None = None, **how: Any) -> Evaluation:
+        """Play it, as `evaluate` does. `command`, `how`: of `treadle.record.making.Making`, with `out`."""
+        making = Making(command, **how)
+        if out is None and (making.resume or making.verify):
             raise UsageError("resume (--resume, --force) and --verify are about a directory: give out (--out) too")
-        result = self._play(progress) if out is None else self._keep(out, command, resume, verify, progress)
+        result = self._play(making.progress) if out is None else self._keep(out, making)
         steps = sum(score.length for score in result.scores)
         values = {"eval/mean_reward": result.mean, "eval/mean_ep_length": steps / len(result.scores)}
         if result.success is not None:
@@ -166,17 +158,16 @@ class Scored:
             log(values, steps)
         return result
 
-    def _keep(self, out: str | Path, command: str, resume: bool | str, verify: int, progress: Shows) -> Evaluation:
+    def _keep(self, out: str | Path, how: Making) -> Evaluation:
         """Play it into the directory `out`."""
         folder, so_far = path_of("out", out).absolute(), _SoFar()
         policy, sends = policy_name(self.run.policy), self.run.cluster is not None
         results = Results(folder, policy, self._task_of, self.keys, sends, so_far.add)
         tasks = {"tasks": self.references} if self.tasks else {}
         about = {"format": FORMAT, "kind": "evaluation", "success_keys": list(self.keys), **tasks}
-        how: Any = {"resume": resume, "verify": verify, "command": command, "progress": progress}
         try:
             with RunDirectory(folder) as place:
-                summary: Any = make(self.run, results, place, about=about, tell=so_far, **how).summary
+                summary: Any = make(self.run, results, place, how, about=about, tell=so_far).summary
                 whole = [record.note for record in read(folder / KEPT, "kept")]
         except (CollectionFailed, Interrupted) as stopped:
             stopped.stored = self._result(results.notes.values(), results.left_out.values())

@@ -19,7 +19,7 @@ from treadle.record import minari as minari_files
 from treadle.record.columns import hasher
 from treadle.record.hdf5 import deflater
 from treadle.record.journal import EpisodeNote
-from treadle.record.making import RETRY, Interrupted, Stored, make
+from treadle.record.making import RETRY, Interrupted, Making, Stored, make
 from treadle.record.merge import MergeReport, data_file, merge
 from treadle.record.parts import PartWriter
 from treadle.record.run_directory import FORMAT, RunDirectory
@@ -96,7 +96,7 @@ def store(
             says which, and a difference is among its warnings.
         shard: "i/n": make only the episodes i, i + n, i + 2n, ... of the `episodes`, for machines that know nothing of
             one another; `merge_shards` puts the n directories together, with the bytes of a run without.
-        how: of `make`, and `log`.
+        how: of `Making`, and `log`.
     """
     if made.tried is None and made.steps is None:
         raise UsageError("give either episodes or steps (--episodes N or --steps N)")
@@ -113,7 +113,7 @@ def store(
         sends = made.cluster is not None and not made.cluster.shared_out
         writer = partial(PartWriter, infos=made.infos, send=sends, keep=made.rule)
         product = _Dataset(folder, name, policy_name(made.policy), writer, how.pop("log", None))
-        return make(made, product, place, about=about, verify=verify, shard=part, command=command, **how)
+        return make(made, product, place, Making(command, verify=verify, shard=part, **how), about=about)
 
 
 class _Dataset:

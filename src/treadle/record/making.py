@@ -130,33 +130,44 @@ class Interrupted(KeyboardInterrupt):
         self.stored = stored
 
 
+@dataclass(frozen=True)
+class Making:
+    """How a run becomes files.
+
+    Attributes:
+        command: of the summary: what was typed, or the call that stands for it.
+        resume, progress: as of `treadle.collect_dataset`.
+        verify: how many episodes are made again to see whether the seed alone decides them. Of a complete run that is
+            resumed so many are made again if it were fewer.
+        shard: (i, n): the episodes i, i + n, i + 2n, ... are made.
+    """
+
+    command: str
+    resume: bool | str = False
+    verify: int = 0
+    shard: tuple[int, int] = (0, 1)
+    progress: Shows = False
+
+
 def make(
     run: Run,
     product: Product,
     place: RunDirectory,
+    how: Making,
     *,
     about: Mapping[str, Any],
-    resume: bool | str = False,
-    verify: int = 0,
-    shard: tuple[int, int] = (0, 1),
-    command: str,
     tell: Callable[[Standing], None] | None = None,
-    progress: Shows = False,
 ) -> Stored:
     """Play a run and make the product of its episodes in a directory that is claimed.
 
     Args:
         about: what `run.json` says besides what the run does.
-        command: of the summary, how it was made.
         tell: called with the standing of the run, at most ten times a second.
-        resume, progress: as of `treadle.collect_dataset`.
-        verify: how many episodes are made again to see whether the seed alone decides them. Of a complete run that is
-            resumed so many are made again if it were fewer.
-        shard: (i, n): the episodes i, i + n, i + 2n, ... are made.
 
     Raises:
         As `treadle.collect_dataset`.
     """
+    resume, verify = how.resume, how.verify
     check_whole(0, none=False, verify=verify)
     if resume not in (True, False, RETRY, REPLACE):
         raise UsageError(f"resume is True, False, {RETRY!r} or {REPLACE!r}, got {resume!r}")
@@ -185,7 +196,7 @@ def make(
         had, left_out = place.recover(), [] if retry_skipped else place.skipped()
     for warning in checked.warnings:
         log.warning("%s", warning)
-    shown = Progress(progress)
+    shown = Progress(how.progress)
 
     def standing(now: Standing) -> None:
         if run.kept is not None:
@@ -194,7 +205,7 @@ def make(
             each(now)
         place.check_there()
 
-    going = _Going(place, run, product, replace(run.recipe, sink=product.sink(place.parts)), shard)
+    going = _Going(place, run, product, replace(run.recipe, sink=product.sink(place.parts)), how.shard)
     going.begin(had, left_out, standing)
 
     def prepare() -> None:
@@ -211,7 +222,7 @@ def make(
         product.lose(left_out)
 
     with shown:
-        return going.go(prepare, verify, command)
+        return going.go(prepare, verify, how.command)
 
 
 def _check_size(path: Path, summary: Summary) -> None:
