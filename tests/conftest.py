@@ -550,9 +550,11 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collections of garbage need not go through what was imported for good."""
+    """Collections of garbage need not go through what was imported for good. Each file of tests puts its folders into
+    the path again, and every fork server looks through the path for each of its imports."""
     global COLLECTED
     COLLECTED = True
+    sys.path[:] = dict.fromkeys(sys.path)
     gc.collect()
     gc.freeze()
 
@@ -590,9 +592,20 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         os.environ["XDG_STATE_HOME"] = before
 
 
+# of `scripts/slow_tests.py`: seconds and test
+SLOW = {
+    line.split(" ", 1)[1]
+    for line in Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+}
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave heavy and slow tests out unless TREADLE_TEST_ALL=1 or `-m` speaks of them (slow: or they are named)."""
     for item in items:
+        if item.nodeid in SLOW:
+            item.add_marker("slow")
         if str(item.path) in WHOLE_FILES and item.get_closest_marker("heavy") is None:
             raise pytest.UsageError(
                 f"{item.nodeid} is in a file that needs a library: mark the file heavy (pytestmark)"

@@ -44,3 +44,11 @@ def test_the_two_run_every_test_once() -> None:
 def test_quick_is_pytest_alone() -> None:
     (command,) = commands("quick", "tests/pool -k arena")
     assert command == f"{Path(sys.executable).parent}/python -m pytest tests/pool -k arena"
+
+
+def test_slow_tests_are_there() -> None:
+    rows = (ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines()[1:]
+    named = {tuple(row.split(" ", 1)[1].partition("[")[0].split("::")[:2]) for row in rows}
+    assert named
+    gone = [f"{file}::{name}" for file, name in named if f"def {name}(" not in (ROOT / file).read_text()]
+    assert not gone, "take their rows out of tests/slow.txt"

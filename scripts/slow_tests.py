@@ -1,0 +1,29 @@
+"""Write tests/slow.txt: the tests that take long, which `make test` leaves to `make test-all`.
+
+The tests that guard the bytes and the losses stay in `make test` however long they take: chaos, kills, golden files,
+the same dataset from any number of workers. Tests of files that compute something once for all of theirs stay, too.
+
+usage: python -m pytest -n 2 --durations=0 --durations-min=0.05 >LOG; python scripts/slow_tests.py LOG [SECONDS]
+"""
+
+import re
+import sys
+from pathlib import Path
+
+SLOW = Path(__file__).parent.parent / "tests" / "slow.txt"
+STAYS = re.compile(r"chaos|kill|golden|same_bytes|same_dataset|test_house|test_budget|test_words|README")
+ROW = re.compile(r"\s*([\d.]+)s call\s+(tests/\S.*)")
+
+
+def main(log: str, seconds: float = 1.5) -> None:
+    """Keep the rows of `log` with a call of at least `seconds`, the longest first."""
+    found = [ROW.fullmatch(line.rstrip("\n")) for line in Path(log).read_text(encoding="utf-8").splitlines()]
+    rows = [(float(row[1]), row[2]) for row in found if row and float(row[1]) >= seconds and not STAYS.search(row[2])]
+    rows.sort(key=lambda row: (-row[0], row[1]))
+    head = f"# Calls of at least {seconds} s; scripts/slow_tests.py writes this file from the durations of one run.\n"
+    SLOW.write_text(head + "".join(f"{taken:.1f} {test}\n" for taken, test in rows), encoding="utf-8")
+    print(f"{len(rows)} tests of {sum(taken for taken, _ in rows):.0f} s")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(float, sys.argv[2:]))
