@@ -16,6 +16,7 @@ from treadle.errors import UsageError
 
 MOST = 2**63 - 1  # of anything that is counted: what says "no limit" elsewhere, too
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+NEAR = 0.75  # how alike a name of ours and one of an environment's are that is meant for it: difflib's ratio
 
 
 def check_whole(least: int = 1, most: int = MOST, /, *, none: bool = True, **given: Any) -> None:
@@ -102,27 +103,53 @@ def check_names(face: Callable[..., Any], given: Iterable[str], taken: Collectio
     there. The error names the face, and of all that it takes the nearest name."""
     for name in given:
         if name not in taken:
-            if text := gone.instead(f"{name}="):
+            written = _written((*taken, *arguments_of(face)))
+            if text := _misplaced(face.__name__, name, written):
                 raise NoSuchOption(text)
-            written = {each: f"{each}=" for each in (*taken, *arguments_of(face))}
-            inside = {each: how for each in gone.FIELDS if (how := gone.field_of(each, written))}
-            if name in inside:
-                raise NoSuchOption(f"{face.__name__}() takes {name} in an object: {inside[name]}")
-            raise NoSuchOption(
-                f"{face.__name__}() got an unexpected keyword argument {name!r}{_hint(face, name, written | inside)}"
-            )
+            hint = f"; did you mean {near}?" if (near := _nearest(name, written)) else ""
+            objects = {kind: keyword for keyword, kind in gone.FIELDS.values()}
+            if face.__name__ in objects and name in gone.BESIDE:
+                hint = f": it stands beside {objects[face.__name__]}=, not in it"
+            elif not hint and name in gone.OF_SOME:
+                hint = f": it is an argument of {gone.OF_SOME[name]}"
+            raise NoSuchOption(f"{face.__name__}() got an unexpected keyword argument {name!r}{hint}")
 
 
-def _hint(face: Callable[..., Any], name: str, known: Mapping[str, str]) -> str:
-    """What may be meant by a name that is not among those `known`, each with how it is written; "" where nothing is."""
-    objects = {kind: keyword for keyword, kind in gone.FIELDS.values()}
-    if face.__name__ in objects and name in gone.BESIDE:
-        return f": it stands beside {objects[face.__name__]}=, not in it"
+def check_not_ours(face: str, make: Any, given: Iterable[str], ours: Collection[str], otherwise: str) -> None:
+    """Raises NoSuchOption for a keyword argument that would go to an environment's constructor, before one is built:
+    one that is gone, a field of an object that `face` takes, or nearly one of `ours`.
+
+    `make`: what makes the environment; names of its signature are left to it. `otherwise`: which way one of the
+    constructor's own goes there all the same.
+    """
+    written = _written(ours)
+    theirs = {each.name for each in parameters_of(make) or ()}
+    for name in given:
+        if name not in theirs:
+            text = _misplaced(face, name, written)
+            if not text and (near := _nearest(name, written, NEAR)):
+                text = f"{face}() got an unexpected keyword argument {name!r}; did you mean {near}?"
+            if text:
+                raise NoSuchOption(text + otherwise)
+
+
+def _written(taken: Iterable[str]) -> dict[str, str]:
+    """How each of these keyword arguments is written, and each field of an object among them."""
+    names = {each: f"{each}=" for each in taken}
+    return names | {each: how for each in gone.FIELDS if (how := gone.field_of(each, names))}
+
+
+def _misplaced(face: str, name: str, written: Mapping[str, str]) -> str | None:
+    """The sentence that refuses a name that is gone or a field of an object; None: it is neither."""
+    inside = f"{face}() takes {name} in an object: {written[name]}" if name in gone.FIELDS.keys() & written else None
+    return gone.instead(f"{name}=") or inside
+
+
+def _nearest(name: str, written: Mapping[str, str], near: float = 0.6) -> str:
+    """What may be meant by a name that is not `written`, as it is written; "" where nothing is."""
     meant = gone.KNOWN.get(name, "")
-    near = [meant] if meant in known else difflib.get_close_matches(name, known, 1)
-    if near:
-        return f"; did you mean {known[near[0]]}?"
-    return f": it is an argument of {gone.OF_SOME[name]}" if name in gone.OF_SOME else ""
+    found = [meant] if meant in written else difflib.get_close_matches(name, written, 1, near)
+    return written[found[0]] if found else ""
 
 
 Face = TypeVar("Face", bound=Callable[..., Any])

@@ -339,7 +339,12 @@ BAD = {
     "no amount": (("CartPole-v1",), 2, "(--episodes N or --steps N)"),
     "no episodes": (("CartPole-v1", "--episodes", 0), 2, "Invalid value for '--episodes'"),
     "negative seed": (("CartPole-v1", "--episodes", 1, "--seed", -1), 2, "Invalid value for '--seed'"),
-    "force and resume": (("CartPole-v1", "--episodes", 1, "--force", "--resume"), 2, "give one of them"),
+    "force and resume": (("CartPole-v1", "--episodes", 1, "--force", "--resume"), 2, "--resume continues: give one of"),
+    "force and retry": (
+        ("CartPole-v1", "--episodes", 1, "--force", "--retry-skipped"),
+        2,
+        "and --retry-skipped continues",
+    ),
     "no json": (("CartPole-v1", "--episodes", 1, "--env-kwargs", "{x"), 2, "--env-kwargs is not JSON"),
     "wrong kwargs": (("CartPole-v1", "--episodes", 1, "--env-kwargs", '{"wings": 2}'), 1, "'wings'"),
     "wrong option": (("CartPole-v1", "--episode", 1, "--bogus"), 2, "--help"),

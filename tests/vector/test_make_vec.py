@@ -1,5 +1,6 @@
 """`make_vec` and the entry point for Gymnasium's own `make_vec`."""
 
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -67,14 +68,34 @@ def test_names_that_both_sides_have() -> None:
     vector.close()
 
 
-def test_a_misspelt_option_is_told_of() -> None:
-    with pytest.raises(StartupFailed, match=r"wrokers=; did you mean workers=\?") as caught:
-        make_vec("CartPole-v1", 2, worker_options=WorkerOptions(backend="serial"), wrokers=2)
-    assert isinstance(caught.value, UsageError)
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    {
+        "wrokers": "workers=",
+        "n_envs": "num_envs=",
+        "n_jobs": "workers=",
+        "auto_reset_mode": "autoreset_mode=",
+        "start_methd": "worker_options=WorkerOptions(start_method=...)",
+    }.items(),
+)
+def test_a_misspelt_option_starts_nothing(wrong: str, right: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.vector.make_vec.VectorEnv", None)
+    for env in ("CartPole-v1", lambda **anything: gym.make("CartPole-v1")):
+        with pytest.raises(
+            UsageError, match=rf"^make_vec\(\) .*'{wrong}'; did you mean {re.escape(right)}\?"
+        ) as caught:
+            make_vec(env, 2, **{wrong: 2})
+        assert "\n" not in str(caught.value)
+
+
+def test_a_misplaced_option_names_its_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.vector.make_vec.VectorEnv", None)
+    with pytest.raises(UsageError, match=r"takes backend in an object: worker_options=WorkerOptions\(backend=...\) .*"):
+        make_vec("CartPole-v1", 2, backend="thread")
 
 
 def test_an_option_that_is_gone_is_told_of() -> None:
-    with pytest.raises(UsageError, match=r"owned= is gone: .*constructor: env_kwargs=\{'owned': \.\.\.\}"):
+    with pytest.raises(UsageError, match=r"owned= is gone: .*constructor.*: env_kwargs=\{\.\.\.\}"):
         make_vec("CartPole-v1", 2, worker_options=WorkerOptions(backend="serial"), owned=True)
 
 

@@ -223,7 +223,8 @@ class PlayCommand(EnvCommand):
         retries = found.pop("retry_skipped", False)
         if found.pop("force"):
             if retries or self.resume:
-                raise UsageError("--force starts again and --resume continues: give one of them")
+                other = "--retry-skipped" if retries else "--resume"
+                raise UsageError(f"--force starts again and {other} continues: give one of them")
             found["resume"] = "replace"
         elif retries:
             found["resume"] = "retry"

@@ -3,7 +3,6 @@ worker processes."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -12,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from treadle import gone
-from treadle.checks import parameters_of
+from treadle.checks import check_not_ours
 from treadle.errors import ClosedPool, UsageError
 from treadle.nodes import backend as nodes_backend
 from treadle.nodes.placing import ALL, Cluster, Placement
@@ -39,30 +38,14 @@ FLAGS = (
 )
 
 
-NEAR = 0.85  # how alike two names are that may be meant for one another: difflib's ratio
-OBJECTS = ("cluster", "worker_options")
-ELSEWHERE = "store_bytes state_bytes placement ray_address"
-NOT_THE_ENVIRONMENTS = ("n_workers", "blocking", "step_timeout", "on_failure", *OBJECTS, *ELSEWHERE.split())
+OURS = frozenset(("n_workers", "blocking", "step_timeout", "on_failure", "cluster", "worker_options"))
 
 
 def refuse_misspelt(face: str, env_class: Callable[..., Any], kwargs: Iterable[str]) -> None:
     """Raise UsageError, which names `face`, for an argument that would go to the environment and is nearly one of ours,
     before anything is started. What the environment's class names as an argument of its own is left to it."""
-    for name in kwargs:
-        inside = [each for each in gone.FIELDS if gone.field_of(each, OBJECTS)]
-        near = difflib.get_close_matches(name, (*NOT_THE_ENVIRONMENTS, *inside), 1, NEAR)
-        if near and name not in [each.name for each in parameters_of(env_class) or ()]:
-            if said := gone.instead(f"{near[0]}="):
-                raise UsageError(said)
-            if (written := gone.field_of(near[0], OBJECTS)) and near[0] == name:
-                raise UsageError(f"{face}() takes {near[0]} in an object: {written}")
-            what = (
-                "goes with n_workers="
-                if near[0] == name
-                else f"is no argument here; did you mean {written or f'{near[0]}='}?"
-            )
-            own = " (one of the environment's own goes into env_kwargs)" if env_class is GymPlanEnv else ""
-            raise UsageError(f"{face}(): {name}= {what}{own}")
+    own = " (one of the environment's own goes into env_kwargs)" if env_class is GymPlanEnv else ""
+    check_not_ours(face, env_class, kwargs, OURS, own)
 
 
 class VectorizedEnv(PlanEnv):
@@ -440,10 +423,10 @@ def make(id: Any, n_workers: int | str | None = None, *, ray: bool = False, **kw
         ray: have the workers on all nodes of a Ray cluster, as `cluster` of `ParallelEnv` does on some.
         **kwargs: for `ParallelEnv` and the `GymPlanEnv`.
     """
-    refuse_misspelt("make", GymPlanEnv, kwargs if n_workers is None else ())  # a ParallelEnv does so itself
-    if n_workers is None and ray:
-        raise UsageError("ray=True goes with n_workers=")
     if n_workers is None:
+        for name in kwargs.keys() & OURS or ("ray",) * ray:
+            raise UsageError(f"{name}= goes with n_workers=")
+        refuse_misspelt("make", GymPlanEnv, kwargs)  # as a ParallelEnv does itself
         return GymPlanEnv(id, **kwargs)
     if isinstance(n_workers, str):
         if n_workers != "auto":

@@ -8,7 +8,6 @@ kept with the text, in the spec itself, and so goes wherever the spec goes, to w
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -18,8 +17,8 @@ import numpy as np
 from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 
-from treadle import gone
-from treadle.errors import StartupFailed, StartupRefused, UsageError
+from treadle.checks import check_not_ours
+from treadle.errors import UsageError
 from treadle.program.gym_env import recipe_parts
 from treadle.program.ids import spec_of
 from treadle.vector.env_slot import EnvLike
@@ -29,7 +28,6 @@ from treadle.worker.options import WorkerOptions, started_by
 
 OPTIONS = frozenset(VectorEnv.__init__.__kwdefaults__ or ())  # of a vector, by name
 KNOWN = (gs.Box, gs.Discrete, gs.MultiDiscrete, gs.MultiBinary, gs.Text, gs.Graph, gs.Sequence, gs.OneOf)
-NEAR = 0.75  # how alike two names are that may be meant for one another: difflib's ratio
 
 
 def make_vec(env: EnvLike, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
@@ -42,43 +40,23 @@ def make_vec(env: EnvLike, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
         **kwargs: the options of `VectorEnv` by name (workers="auto", inline="auto", autoreset_mode=None,
             infos="gymnasium", wrappers=(), step_timeout=None, worker_options=None, ...); everything else goes to the
             environment's constructor. For an argument of the constructor that has an option's name, use
-            env_kwargs={...}.
+            env_kwargs={...}. So does one with nearly such a name, unless `env` is a callable that names it.
 
-    Raises: what `VectorEnv` raises. Where the constructor refuses an argument whose name is nearly an option's,
-        StartupRefused says so.
+    Raises: what `VectorEnv` raises. UsageError: an argument has nearly an option's name; nothing was started.
     """
     return vector_of("make_vec", env, num_envs, **kwargs)
 
 
 def vector_of(face: str, env: EnvLike, num_envs: int, /, **kwargs: Any) -> VectorEnv:
     """`make_vec` for `face`, the function or class that the user has called: it is what errors name."""
-    try:
-        return _made(env, num_envs, kwargs)
-    except StartupFailed as error:
-        for name in kwargs.keys() - OPTIONS:
-            near = difflib.get_close_matches(name, OPTIONS | {"num_envs"}, 1, NEAR)
-            if near and f"unexpected keyword argument {name!r}" in str(error):
-                text = f"neither {face} nor the environment takes {name}=; did you mean {near[0]}=?"
-                raise StartupRefused(f"{text} ({error.where})", **error.__dict__) from error
-        raise
-
-
-def _made(env: EnvLike, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
-    for name in kwargs:
-        text = None if name in OPTIONS else gone.instead(f"{name}=")
-        if how := gone.field_of(name, OPTIONS):
-            text = f"make_vec() takes {name} in an object: {how}"
-        if name in ("vectorization_mode", "vector_kwargs"):
-            text = (
-                f"{name}= is of gymnasium.make_vec. Here workers=, inline= and worker_options= say who steps "
-                "environments, and options are given by name"
-            )
-        if text:
-            raise UsageError(
-                f"{text}. (For an argument of the environment's constructor: env_kwargs={{{name!r}: ...}})"
-            )
-    options = {name: value for name, value in kwargs.items() if name in OPTIONS}
+    for name in kwargs.keys() & {"vectorization_mode", "vector_kwargs"}:
+        raise UsageError(
+            f"{name}= is of gymnasium.make_vec. Here workers=, inline= and worker_options= say who steps environments, "
+            "and options are given by name"
+        )
     own = {name: value for name, value in kwargs.items() if name not in OPTIONS}
+    check_not_ours(face, env, own, OPTIONS | {"num_envs"}, " (an argument of the constructor's: env_kwargs={...})")
+    options = {name: value for name, value in kwargs.items() if name in OPTIONS}
     options["env_kwargs"] = {**own, **recipe_parts(options.get("env_kwargs"), ())[0]}
     return VectorEnv(env, num_envs, **options)
 
