@@ -116,8 +116,8 @@ def check_names(face: Callable[..., Any], given: Iterable[str], taken: Collectio
 
 
 def check_not_ours(face: str, make: Any, given: Iterable[str], ours: Collection[str], otherwise: str) -> None:
-    """Raises NoSuchOption for a keyword argument that would go to an environment's constructor, before one is built:
-    one that is gone, a field of an object that `face` takes, or nearly one of `ours`.
+    """Raises NoSuchOption for a keyword argument that would go to an environment's constructor, before one is built.
+    Refused are those that are gone, fields of objects that `face` takes, and names that are nearly one of `ours`.
 
     `make`: what makes the environment; names of its signature are left to it. `otherwise`: which way one of the
     constructor's own goes there all the same.
