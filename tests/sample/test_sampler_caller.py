@@ -232,7 +232,7 @@ def test_an_interrupt_that_loses_what_was_told_leaves_nothing_to_wait_for(kind: 
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(UsageError, match="worker_class is for the workers"):
+    with pytest.raises(UsageError, match="takes no worker_class"):
         sampler(LocalSampler, inference="caller", worker_args={"n_envs": 2})
     with pytest.raises(UsageError, match="a list of different things"):
         sampler(LocalSampler, [Agent(), Agent()], inference="caller")

@@ -385,9 +385,9 @@ def test_what_no_worker_can_begin_with(kind: Any, agents: Any, envs: Any, messag
 @pytest.mark.parametrize(
     ("agents", "envs", "message"),
     [
-        (Coin(), 7, "Unknown environment update type. It is a int"),
-        (Coin(), [Walk(), b"CartPole-v1"], "Unknown environment update type. It is a bytes"),
-        (7, Walk(), "a int is no agent"),
+        (Coin(), 7, "Unknown environment update type: int"),
+        (Coin(), [Walk(), b"CartPole-v1"], "Unknown environment update type: bytes"),
+        (7, Walk(), "a int is not an agent"),
         ([Coin(), Coin], Walk(), "Coin is a class, and an agent is an object"),
         ({"gain": np.ones(1)}, Walk(), "before there was an agent"),
     ],
@@ -411,13 +411,13 @@ def test_vec_workers_say_what_they_need_at_the_start(kind: Any) -> None:
 @pytest.mark.parametrize("on_failure", ["drop", "restart", "raise"])
 def test_a_wrong_update_is_the_callers_own_mistake(kind: Any, on_failure: str) -> None:
     with make(kind, Fixed([0]), Walk(), on_failure=on_failure) as sampler:
-        with pytest.raises(TypeError, match=r"Unknown environment update type\. It is a int"):
+        with pytest.raises(TypeError, match=r"Unknown environment update type: int"):
             sampler.obtain_samples(0, 10, None, env_update=7)
         with pytest.raises(UsageError, match="there is no environment 'Nope-v1'"):
             sampler.obtain_samples(0, 10, None, env_update="Nope-v1")
-        with pytest.raises(TypeError, match="returned a NoneType, which is no environment"):
+        with pytest.raises(TypeError, match="returned a NoneType, not an environment"):
             sampler.obtain_samples(0, 10, None, env_update=NewEnvUpdate(lambda: None))
-        with pytest.raises(TypeError, match="a int is no agent"):
+        with pytest.raises(TypeError, match="a int is not an agent"):
             sampler.obtain_exact_episodes(1, 7)
         assert len(sampler.obtain_exact_episodes(1, Fixed([1]), env_update=Walk()).lengths) == 2  # nobody was lost
 

@@ -231,7 +231,7 @@ def test_updates_of_the_environment() -> None:
     assert second.closed
     with pytest.raises(TypeError, match="Unknown environment update type"):
         worker.update_env(7)
-    with pytest.raises(TypeError, match="returned a NoneType, which is no environment"):
+    with pytest.raises(TypeError, match="returned a NoneType, not an environment"):
         worker.update_env(NewEnvUpdate(lambda: None))
     with pytest.warns(UserWarning, match="sends a whole environment"):
         pickle.dumps(ExistingEnvUpdate(GridWorld()))
@@ -270,7 +270,7 @@ def test_parameters_go_to_the_agent(parameters: Any) -> None:
 
 
 def test_agents_that_lack_something_are_told() -> None:
-    with pytest.raises(TypeError, match="a int is no agent"):
+    with pytest.raises(TypeError, match="a int is not an agent"):
         made(DefaultWorker, 3, GridWorld())
     with pytest.raises(TypeError, match="has no set_param_values"):
         made(DefaultWorker, Coin(), GridWorld()).update_agent({})

@@ -1,11 +1,14 @@
 """Garage's samplers on a pool of workers: rollouts by workers that users may write, gathered until there is enough.
 
-To read in this order: `worker` (what plays), `sampler_slot` (what hosts one, where it works),
-`gathering` (orders out, trajectories in) with `stop_rules` (when it is enough) and `fate` (what failures mean),
-`pool_sampler` and `samplers` (what users call).
+Read the modules in this order:
 
-The names below are loaded when they are first used. `treadle.samplers.rollout` is the module here and the function in
-`treadle`.
+- `worker` plays episodes; `sampler_slot` hosts a worker where it runs.
+- `gathering` sends orders and receives trajectories. `stop_rules` decides when there is enough, `fate` what a failure
+  means.
+- `pool_sampler` and `samplers` are the interface that users call.
+
+The names below are loaded at their first use. `treadle.samplers.rollout` is a module; `treadle.rollout` is its
+function.
 """
 
 from treadle.lazy import homes, lazily

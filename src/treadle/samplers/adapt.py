@@ -1,9 +1,12 @@
-"""Environments at the door, and their updates. Whatever comes in is used as `reset() -> (observation, episode_info)`
-and `step(action) -> EnvStep`. Environments that are so already stay as they are; a `gymnasium.Env` gets an adapter.
+"""Adapters of the environments that samplers accept, and environment updates.
 
-Copies of one environment must not play the same episodes, so each is seeded apart when a worker takes it over.
+Samplers call `reset() -> (observation, episode_info)` and `step(action) -> EnvStep`. Environments with this interface
+are used as they are; a `gymnasium.Env` gets an adapter.
 
-An update is a small thing to send, which turns a worker's old environment into its new one.
+Copies of one environment must not play the same episodes, so a worker seeds each copy differently when it takes it
+over.
+
+An update is a small object, cheap to send, that turns a worker's old environment into its new one.
 """
 
 from __future__ import annotations
@@ -30,16 +33,18 @@ log = logging.getLogger("treadle")
 
 
 class GymEnv:
-    """A `gymnasium.Env` with the sampler's interface, which is garage's. Samplers take Gymnasium's environments as they
-    are, too: this is for programs that ask an environment for its `spec`, or step it themselves.
+    """A `gymnasium.Env` with the sampler's interface, which is garage's.
 
-    A truncated step is a TIMEOUT (also when it is terminated as well), a terminated one is TERMINAL. The infos of
-    `reset` are the episode's. Anything that is not here is looked up in the environment itself.
+    Samplers also accept Gymnasium environments directly. `GymEnv` is for programs that read an environment's `spec` or
+    step the environment themselves.
+
+    A truncated step is a TIMEOUT, even if it is also terminated; a step that is only terminated is TERMINAL. The info
+    dict of `reset` is the episode info. Other attributes are looked up in the wrapped environment.
 
     Args:
-        env: a `gymnasium.Env`, or what makes one: a registered id, an EnvSpec of Gymnasium's, a callable.
-        is_image: refused: observations are what the environment makes of them.
-        max_episode_length: steps after which an episode ends as a TIMEOUT, if it has not ended by then; None: only the
+        env: a `gymnasium.Env`, or a registered id, a Gymnasium `EnvSpec` or a callable that makes one.
+        is_image: refused: observations are passed on as the environment returns them.
+        max_episode_length: steps after which an episode that has not ended becomes a TIMEOUT; None: only the
             environment's own limit holds.
 
     Attributes:
@@ -47,8 +52,8 @@ class GymEnv:
         spec: `EnvSpec`: its spaces, and `max_episode_length` (the registered limit of steps if none was given).
 
     Raises:
-        TypeError: `env` is something else.
-        UsageError: `is_image`, or a limit below 1; what making an environment of an id raises.
+        TypeError: `env` is of another type.
+        UsageError: `is_image` is True, the limit is below 1, or an environment cannot be made from the id.
     """
 
     def __init__(self, env: Any, is_image: bool = False, max_episode_length: int | None = None) -> None:
@@ -74,7 +79,7 @@ class GymEnv:
 
     @property
     def plain(self) -> bool:
-        """Return True if `step` adds nothing to the environment's own."""
+        """Return True if `step` does no more than the environment's `step`."""
         return self._limit is None and not self._shows
 
     def seed(self, seed: int) -> None:
@@ -82,12 +87,18 @@ class GymEnv:
         self._seed = seed
 
     def begins(self) -> tuple[int | None, Any]:
-        """What decides the next episode: its seed, or, without one, the state of the environment's generator."""
+        """Return (seed of the next reset, generator state): the next episode depends on these.
+
+        The generator state is that of the environment; it is None where there is a seed.
+        """
         generator = None if self._seed is not None else getattr(self.env.unwrapped, "_np_random", None)
         return self._seed, None if generator is None else generator.bit_generator.state
 
     def reset(self) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; (observation, info). Raises `spaces.Mismatch` for what does not fit its space."""
+        """Begin an episode and return (observation, info).
+
+        Raises `spaces.Mismatch` for an observation that does not fit its space.
+        """
         self._steps = None
         seed, self._seed = self._seed, None
         observation, info = first_observation(self.env.reset(seed=seed))
@@ -96,7 +107,13 @@ class GymEnv:
         return observation, info
 
     def step(self, action: Any) -> EnvStep:
-        """Raises RuntimeError where a `reset` is due, `BadStep` for what no step returns, and `spaces.Mismatch`."""
+        """Step the environment.
+
+        Raises:
+            RuntimeError: `reset` must be called first.
+            BadStep: the environment's `step` did not return five values of the right types.
+            spaces.Mismatch: the observation does not fit its space.
+        """
         if self._steps is None:
             raise RuntimeError("reset() must be called before step()!")
         observation, reward, terminated, truncated, info = stepped(self.env.step(action))
@@ -112,18 +129,20 @@ class GymEnv:
 
     @property
     def render_modes(self) -> list[str]:
-        """What the environment could be made with as `render_mode`."""
+        """The values of `render_mode` that the environment supports."""
         return list(self.env.metadata.get("render_modes", []))
 
     def render(self, mode: str | None = None) -> Any:
-        """A picture, or what else the environment's `render` returns. Raises UsageError for another mode than the one
-        that it was made with; None: whichever that is."""
+        """Return the result of the environment's `render`.
+
+        `mode`: the `render_mode` that the environment was made with, or None; UsageError for any other.
+        """
         if mode is not None and mode != self.env.render_mode:
             raise UsageError(f"the environment was made with render_mode={self.env.render_mode!r}, not {mode!r}")
         return self.env.render()
 
     def visualize(self) -> None:
-        """Show the environment from now on, at every step; it has been made with a `render_mode` such as "human"."""
+        """Render now and after every step. The environment needs a `render_mode` such as "human"."""
         self._shows = True
         self.env.render()
 
@@ -140,21 +159,21 @@ class GymEnv:
 
 
 class Adapted(GymEnv):
-    """One that a worker has made, and of which the environment's owner knows nothing."""
+    """An adapter that a worker has put around an environment; the environment's owner never sees it."""
 
 
 def as_environment(env: Any) -> Any:
-    """The environment with the sampler's interface: itself, or an adapter around a `gymnasium.Env`."""
+    """Return the environment itself if it has the sampler's interface, else an adapter around the `gymnasium.Env`."""
     return Adapted(env) if isinstance(env, gym.Env) else env
 
 
 def fit_of(env: Any) -> Fit | None:
-    """What looks at the observations of one that `as_environment` returned; None: it does so itself."""
+    """Return the check of observations for an environment of `as_environment`; None: the environment checks them."""
     return None if isinstance(env, GymEnv) else Fit(spec_of(env).observation_space, exact=False)
 
 
 def fitted(fit: Fit | None, observation: Any, step: int) -> Any:
-    """The observation as it is to be used. Errors hold the step (from 1; 0: the reset)."""
+    """Return the observation as `fit` converts it. Errors carry the step (from 1; 0: the reset)."""
     try:
         return observation if fit is None else fit(observation)
     except Mismatch as error:
@@ -163,21 +182,21 @@ def fitted(fit: Fit | None, observation: Any, step: int) -> Any:
 
 
 def spec_of(env: Any) -> Any:
-    """Its `EnvSpec`, made from its spaces where it has none."""
+    """Return the environment's `EnvSpec`, made from its spaces if it has none."""
     spec = getattr(env, "spec", None)
     return spec if hasattr(spec, "observation_space") else EnvSpec(env.observation_space, env.action_space)
 
 
 def bare(env: Any) -> Any:
-    """The environment as its owner knows it: without our adapter."""
+    """Return the environment without the worker's adapter."""
     return env.env if isinstance(env, Adapted) else env
 
 
 def seed_environment(env: Any, seed: int) -> None:
-    """Seed one that `as_environment` returned, so that it differs from its copies.
+    """Seed an environment of `as_environment`, so that it differs from its copies.
 
-    A `gymnasium.Env` is given the seed with its next reset. Another one has its `seed` method called; if it has none,
-    the random generators among its attributes (of `unwrapped`, too) are seeded in place.
+    A `gymnasium.Env` gets the seed with its next reset. For other environments, `seed` is called. Without that method,
+    the random generators among their attributes, and those of `unwrapped`, are seeded in place.
     """
     if isinstance(env, GymEnv):
         env.seed(seed)
@@ -201,9 +220,10 @@ def seed_environment(env: Any, seed: int) -> None:
 
 
 class EnvUpdate:
-    """Called with the old environment (or None), returns the one to use from then on. This one changes nothing.
+    """Base of updates: called with the old environment or None, returns the environment to use from then on.
 
-    Since no old environment is needed, an update can also make the first one.
+    The base class returns the old environment. An update can also make the first environment, as the old one may be
+    None.
     """
 
     def __call__(self, old_env: Any = None) -> Any:
@@ -227,15 +247,15 @@ class NewEnvUpdate(EnvUpdate):
 
 
 class SetTaskUpdate(EnvUpdate):
-    """Calls the old environment's `set_task`; makes a new one where the old is of another type.
+    """Calls `set_task` of the old environment, or of a new one if the old one is of another type.
 
     Args:
         env_type: the class of the environment; a subclass's instance counts as another type.
-        task: what `set_task` is given.
-        wrapper_constructor: None, or called with a new environment and the task; returns it wrapped.
+        task: the argument of `set_task`.
+        wrapper_constructor: None, or called with a new environment and the task; returns the wrapped environment.
 
     Raises:
-        ValueError: `env_type` is no class.
+        ValueError: `env_type` is not a class.
     """
 
     def __init__(self, env_type: type, task: Any, wrapper_constructor: Callable[[Any, Any], Any] | None = None) -> None:
@@ -260,7 +280,7 @@ class SetTaskUpdate(EnvUpdate):
 
 
 class ExistingEnvUpdate(EnvUpdate):
-    """Carries an environment that exists already. The old one is not closed.
+    """Replaces the environment by an existing one, without closing the old one.
 
     Args:
         env: the environment.
@@ -281,7 +301,7 @@ class ExistingEnvUpdate(EnvUpdate):
 
 
 def is_environment(thing: Any) -> bool:
-    """Does it have what every environment has? Strings, classes and functions have not."""
+    """Return True if `thing` is an object with `reset` and `step`."""
     return (
         not isinstance(thing, type)
         and callable(getattr(thing, "reset", None))
@@ -290,15 +310,15 @@ def is_environment(thing: Any) -> bool:
 
 
 def apply_env_update(old_env: Any, env_update: Any) -> tuple[Any, bool]:
-    """The environment to use after an update, and whether there was one.
+    """Return (the environment to use after the update, True if there was an update).
 
     Args:
-        old_env: None, or what was used so far.
-        env_update: None: keep it. An `EnvUpdate` is called with it. An environment replaces it (and it is closed), and
-            so does what a registered id, a `gymnasium` EnvSpec or a callable makes.
+        old_env: the environment so far, or None.
+        env_update: None keeps `old_env`. An `EnvUpdate` is called with it. An environment replaces it and `old_env` is
+            closed; so does an environment made from a registered id, a Gymnasium `EnvSpec` or a callable.
 
     Raises:
-        TypeError: the update is something else, or returned something else.
+        TypeError: the update is of another type, or did not return an environment.
         UsageError: the id is unknown.
     """
     env_update = as_update(env_update)
@@ -307,7 +327,7 @@ def apply_env_update(old_env: Any, env_update: Any) -> tuple[Any, bool]:
     if isinstance(env_update, EnvUpdate):
         new = env_update(old_env)
         if not is_environment(new):
-            raise TypeError(f"{type(env_update).__name__} returned a {type(new).__name__}, which is no environment")
+            raise TypeError(f"{type(env_update).__name__} returned a {type(new).__name__}, not an environment")
         return new, True
     if old_env is not None and old_env is not env_update:
         old_env.close()
@@ -315,7 +335,7 @@ def apply_env_update(old_env: Any, env_update: Any) -> tuple[Any, bool]:
 
 
 def environment(given: list[Any]) -> gym.Env:
-    """One of the sampler's environments, as it is after all updates: a copy of its own."""
+    """Return a separate copy of a sampler's environment, after all updates."""
     env: Any = None
     for update in given:
         env, _ = apply_env_update(env, copy.deepcopy(update))
@@ -323,23 +343,25 @@ def environment(given: list[Any]) -> gym.Env:
 
 
 def of_gymnasium(env: Any) -> gym.Env:
-    """The environment without an adapter that adds nothing. Raises UsageError where it has another interface."""
+    """Return the `gymnasium.Env` behind an adapter that adds nothing. Raises UsageError for another interface."""
     if isinstance(env, GymEnv) and env.plain:
         env = env.env
     if not isinstance(env, gym.Env):
         raise UsageError(
-            f"an agent in the caller (inference='caller'), and a replay, play a gymnasium.Env; a {type(env).__name__} "
-            "is none"
+            f"an agent in the caller (inference='caller'), and a replay, need a gymnasium.Env, not a "
+            f"{type(env).__name__}"
         )
     return env
 
 
 def as_update(thing: Any) -> Any:
-    """None, an environment or an `EnvUpdate` as it is; of what makes an environment a `NewEnvUpdate`. Nothing is made.
+    """Return None, an environment or an `EnvUpdate` unchanged, and an environment's maker as a `NewEnvUpdate`.
+
+    No environment is made here.
 
     Raises:
-        TypeError: it is something else.
-        UsageError: a file is named, and not what in it.
+        TypeError: `thing` is of another type.
+        UsageError: `thing` names a file without a name in it.
     """
     if thing is None or isinstance(thing, EnvUpdate) or is_environment(thing):
         return thing
@@ -349,6 +371,6 @@ def as_update(thing: Any) -> Any:
     if callable(maker):
         return NewEnvUpdate(maker)
     raise TypeError(
-        f"Unknown environment update type. It is a {type(thing).__name__}; give None, an EnvUpdate, an environment, or "
-        "what makes one: an id, an EnvSpec of Gymnasium's, a callable (in a list: one a worker)"
+        f"Unknown environment update type: {type(thing).__name__}. Give None, an EnvUpdate, an environment, or one of "
+        "an id, a Gymnasium EnvSpec and a callable that makes an environment. A list holds one update a worker."
     )

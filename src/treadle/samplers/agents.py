@@ -1,7 +1,10 @@
-"""Agents at the door. An agent has `get_action(observation) -> (action, info)` or
-`get_actions(observations) -> (actions, infos)`, may have `reset(do_resets)`, and `get_param_values` and
-`set_param_values` if its parameters are to be updated. A plain callable is taken as for `treadle.collect`: a batch of
-observations in, a batch of actions out, and its episode's own generator if it takes `rng`.
+"""The agents that samplers accept.
+
+An agent has `get_action(observation) -> (action, info)` or `get_actions(observations) -> (actions, infos)`. It may have
+`reset(do_resets)`, and needs `get_param_values` and `set_param_values` if its parameters are to be updated.
+
+A plain callable is called as by `treadle.collect`, with a batch of observations, and returns a batch of actions. If it
+takes `rng`, it gets its episode's own generator.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from treadle.program.policies import asker_of
 
 
 class FunctionAgent:
-    """A callable, or an object with `predict`, with an agent's interface. Also `set_param_values`, if it has that.
+    """A callable, or an object with `predict`, with an agent's interface. Parameters are passed on to the object.
 
-    Its generators (for `rng`: one, or one a row) are made anew at every reset, from the worker's own randomness.
+    Every reset makes new generators for `rng` (one, or one a row) from the worker's own randomness.
     """
 
     def __init__(self, policy: Any) -> None:
@@ -32,7 +35,7 @@ class FunctionAgent:
         self._rngs: list[np.random.Generator] = []
 
     def reset(self, do_resets: Sequence[bool] | None = None) -> None:
-        """Begin new episodes in the rows that say so; None: there is one row."""
+        """Begin new episodes in the rows whose entry is True; None: there is one row."""
         rows = [True] if do_resets is None else list(do_resets)
         if self._asker.draws:
             fresh = len(self._rngs) != len(rows)
@@ -64,29 +67,29 @@ class FunctionAgent:
 
 
 def as_agent(agent: Any) -> Any:
-    """The agent: itself, or a `FunctionAgent` around a callable. Raises TypeError for what is neither."""
+    """Return the agent itself, or a `FunctionAgent` around a callable. Raises TypeError for any other object."""
     if isinstance(agent, type):
-        raise TypeError(f"{agent.__name__} is a class, and an agent is an object: give one that is made already")
+        raise TypeError(f"{agent.__name__} is a class, and an agent is an object: give an instance")
     if any(callable(getattr(agent, name, None)) for name in ("get_action", "get_actions")):
         return agent
     if callable(agent) or callable(getattr(agent, "predict", None)):
         return FunctionAgent(agent)
     if callable(getattr(agent, "reset", None)):
-        return agent  # what it lacks is told when it is missed
+        return agent  # a missing method raises when it is needed
     raise TypeError(
-        f"a {type(agent).__name__} is no agent: it has neither get_action nor get_actions and cannot be called"
+        f"a {type(agent).__name__} is not an agent: it has neither get_action nor get_actions and cannot be called"
     )
 
 
 def is_parameters(update: Any) -> bool:
-    """Return True if an update is new parameters for an agent, and not an agent."""
+    """Return True if an update holds an agent's new parameters, False if it is an agent."""
     return isinstance(update, dict | tuple | np.ndarray)
 
 
 def action_of(agent: Any, observation: Any) -> tuple[Any, dict[str, Any]]:
-    """(action, info) for one observation, also of an agent that has only `get_actions`.
+    """Return (action, info) for one observation, also from an agent that has only `get_actions`.
 
-    Raises TypeError when it has neither.
+    Raises TypeError if the agent has neither method.
     """
     one = getattr(agent, "get_action", None)
     if one is not None:
@@ -96,9 +99,9 @@ def action_of(agent: Any, observation: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def actions_of(agent: Any, observations: list[Any]) -> tuple[Any, dict[str, Any]]:
-    """(actions, infos of batched values) for a list of observations, also of an agent that has only `get_action`.
+    """Return (actions, infos of batched values) for a list of observations, also from an agent with only `get_action`.
 
-    Raises TypeError when it has neither.
+    Raises TypeError if the agent has neither method.
     """
     many = getattr(agent, "get_actions", None)
     if many is not None:
@@ -109,14 +112,14 @@ def actions_of(agent: Any, observations: list[Any]) -> tuple[Any, dict[str, Any]
 
 
 def reset_agent(agent: Any, *do_resets: Sequence[bool]) -> None:
-    """Call its `reset`, if it has one."""
+    """Call the agent's `reset`, if it has one."""
     reset = getattr(agent, "reset", None)
     if reset is not None:
         reset(*do_resets)
 
 
 def set_parameters(agent: Any, values: Any) -> None:
-    """Give it new parameters. Raises TypeError when it takes none, or when there is no agent yet."""
+    """Set the agent's parameters. Raises TypeError if it has no `set_param_values`, or if `agent` is None."""
     if agent is None:
         raise TypeError("parameters came before there was an agent to set them in")
     _method(agent, "set_param_values")(values)
@@ -131,11 +134,11 @@ def _method(agent: Any, name: str) -> Any:
 
 
 def askable(agent: Any) -> Any:
-    """The agent as a policy in the caller takes it: itself, or one that asks it row by row."""
+    """Return the agent as a policy in the caller: itself, or a wrapper that asks the agent row by row."""
     if asker_of(agent) is not None or callable(getattr(agent, "initial_state", None)):
         return agent
     if not callable(getattr(agent, "get_action", None)):
-        raise UsageError(f"a {type(agent).__name__} is no agent: it has neither get_action nor get_actions")
+        raise UsageError(f"a {type(agent).__name__} is not an agent: it has neither get_action nor get_actions")
     return _RowByRow(agent)
 
 

@@ -1,7 +1,10 @@
-"""Arrays with time as the first axis: episodes one after the other ("packed") against one row an episode ("padded"),
-slices, and joining. Values may be arrays, lists, or nested dicts and tuples of these; of infos see `play/columns.py`.
-The invariants of a batch of steps are checked here (`check_steps`, `check_episodes`). The messages are part of the
-contract: programs and tests match them.
+"""Arrays whose first axis is time: padding, slicing, joining, and the checks of batches.
+
+Packed arrays hold episodes one after the other; padded arrays hold one row an episode. Values may be arrays, lists, or
+nested dicts and tuples of these; `play/columns.py` describes infos.
+
+`check_steps` and `check_episodes` check the invariants of a batch of steps. Their messages are part of the contract:
+programs and tests match them.
 """
 
 from __future__ import annotations
@@ -19,15 +22,16 @@ from treadle.spaces.fit import contains, soft_contains
 
 
 def pad_batch_array(array: Any, lengths: Any, max_length: int | None = None) -> Any:
-    """Packed [sum(lengths), ...] as padded [N, max_length, ...], zeros where an episode has ended.
+    """Return packed [sum(lengths), ...] as padded [N, max_length, ...], with zeros after an episode's end.
 
     Args:
         array: the packed array, or a tree of them.
         lengths: int[N], steps of each episode.
-        max_length: None: the longest episode. Where an episode is longer still, that wins, with a warning.
+        max_length: None: the length of the longest episode. If an episode is longer, its length is used, with a
+            warning.
 
     Raises:
-        ValueError: the lengths do not add up to the array's.
+        ValueError: the lengths do not add up to the array's length.
     """
     lengths = np.asarray(lengths)
     longest = int(lengths.max(initial=0))
@@ -50,19 +54,19 @@ def pad_batch_array(array: Any, lengths: Any, max_length: int | None = None) -> 
 
 
 def rows_of(tree: Any, start: int, stop: int | None) -> Any:
-    """Rows start to stop-1 (None: to the end) of every array and list; arrays are views."""
+    """Return rows start to stop-1 (None: to the end) of every array and list; arrays are views."""
     return trees.map(lambda values: values[start:stop], tree)
 
 
 def joined(values: Sequence[Any], there: Callable[..., np.ndarray | None] | None = None) -> Any:
-    """Trees one after the other, in one pass.
+    """Concatenate trees in one pass.
 
     Args:
-        values: the trees. One alone is returned as it is.
-        there: called with the arrays of each leaf; returns them as one array if they lie so already, or None.
+        values: the trees. A single tree is returned unchanged.
+        there: called with the arrays of each leaf; returns one array if they already lie next to each other, else None.
 
     Raises:
-        ValueError: they differ in structure; it names the path.
+        ValueError: the trees differ in structure; the message names the path.
     """
     if len(values) == 1 and there is None:
         return values[0]
@@ -85,17 +89,17 @@ def join_columns(
     strict: str | None = None,
     there: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
-    """The tables of infos of several batches as one.
+    """Join the infos of several batches.
 
     Args:
-        tables: keys and columns.
+        tables: keys and columns of each batch.
         lengths: rows of each table.
-        strict: None: keys that some tables lack are filled as in `columns_of`. Otherwise what to call the tables in
-            the error that is raised instead.
+        strict: None: keys that some tables lack are filled as in `columns_of`. Otherwise a missing key raises an error
+            that calls the tables by this name.
         there: see `joined`.
 
     Raises:
-        ValueError: a key is missing somewhere, with `strict` given; or nested columns differ in structure.
+        ValueError: a table lacks a key and `strict` is given, or nested columns differ in structure.
     """
     first = tables[0]
     if not any(tables):
@@ -121,13 +125,13 @@ def join_columns(
 BY_EPISODE = frozenset({"episode_infos", "last_observations", "lengths"})  # columns of a table with one row an episode
 INFOS = frozenset({"episode_infos", "env_infos", "agent_infos"})
 
-Table = dict[str, Any]  # what a batch consists of, by name; without `lengths` all of it has one row a step
+Table = dict[str, Any]  # name -> part of a batch; without `lengths` all parts have one row a step
 
 
 def join_tables(tables: Sequence[Table], there: Callable[..., Any] | None = None) -> Table:
-    """Tables one after the other, in one pass over their arrays; keys of agents' infos must not come and go.
+    """Concatenate tables in one pass over their arrays. All must have the same keys in `agent_infos`.
 
-    `there`: see `joined`. Raises as `joined` and `join_columns`.
+    `there`: see `joined`. Raises what `joined` and `join_columns` raise.
     """
     rows = list(map(len, map(itemgetter("rewards"), tables)))
     episodes = list(map(len, map(itemgetter("lengths"), tables))) if "lengths" in tables[0] else rows
@@ -143,7 +147,7 @@ def join_tables(tables: Sequence[Table], there: Callable[..., Any] | None = None
 
 
 def cut_table(table: Table, first: int, last: int, begin: int, end: int) -> Table:
-    """Episodes first to last-1, whose steps are begin to end-1; arrays are views."""
+    """Return episodes first to last-1, whose steps are begin to end-1; arrays are views."""
     return {
         name: rows_of(values, first, last) if name in BY_EPISODE else rows_of(values, begin, end)
         for name, values in table.items()
@@ -157,7 +161,7 @@ def _shape(element: Any) -> Any:
 
 
 def check_values(field: str, values: Any, space: Any) -> None:
-    """Raise ValueError unless the first row fits the space. Out of bounds only warns."""
+    """Raise ValueError unless the first row fits the space; a value that is only out of bounds gives a warning."""
     first = values[0] if isinstance(values, np.ndarray) else trees.row(values, 0)
     if contains(space, first):
         return
@@ -169,11 +173,11 @@ def check_values(field: str, values: Any, space: Any) -> None:
 
 
 class Sizes:
-    """All columns of a batch have as many rows as the first that was seen.
+    """The check that all columns of a batch have as many rows as the first.
 
     Attributes:
-        rows: that many; None before the first.
-        of: the name of the column that said so.
+        rows: rows of the first column; None before it.
+        of: the name of the first column.
     """
 
     def __init__(self) -> None:
@@ -181,7 +185,7 @@ class Sizes:
         self.of = ""
 
     def see(self, field: str, values: Any) -> None:
-        """Raises ValueError when a column is neither an array nor a tree of arrays, or has another number of rows."""
+        """Raise ValueError if a column is not an array or a tree of arrays, or has another number of rows."""
         for leaf in (values,) if isinstance(values, np.ndarray) else trees.leaves(values):
             text = isinstance(values, dict | tuple) and isinstance(leaf, list)  # and the like, in nested observations
             if not text and not isinstance(leaf, np.ndarray):
@@ -195,7 +199,7 @@ class Sizes:
                 )
 
     def see_infos(self, field: str, infos: dict[str, Any]) -> None:
-        """Raises ValueError for an entry that is neither an array nor a dict, or has another number of rows."""
+        """Raise ValueError if an entry is not an array or a dict, or has another number of rows."""
         for key, values in infos.items():
             if not isinstance(values, np.ndarray | dict):
                 raise ValueError(
@@ -211,7 +215,7 @@ class Sizes:
 def check_steps(batch: Any, *, next_observations: bool) -> None:
     """Raise ValueError unless the columns of a batch of steps fit one another and its spaces.
 
-    `next_observations`: does it have them, and infos of episodes, as columns of their own?
+    `next_observations`: True if next observations and episode infos are columns of the batch.
     """
     sizes, spec = Sizes(), batch.env_spec
     seen = {"observations": spec.observation_space, "next_observations": spec.observation_space}
@@ -238,7 +242,7 @@ def check_steps(batch: Any, *, next_observations: bool) -> None:
 
 
 def check_episodes(env_spec: Any, episode_infos: dict[str, Any], last_observations: Any, lengths: Any) -> None:
-    """Raise ValueError unless what a batch holds once an episode fits the lengths and the space."""
+    """Raise ValueError unless the columns with one row an episode fit the lengths and the space."""
     if len(lengths.shape) != 1:
         raise ValueError(f"lengths has shape {lengths.shape} but must be a tensor of shape (N,)")
     if lengths.dtype.kind not in "ui":

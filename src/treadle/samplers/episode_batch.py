@@ -1,4 +1,4 @@
-"""A batch of whole episodes (or of fragments of them), one after the other in arrays with time first."""
+"""A batch of whole episodes, or of fragments of episodes, packed into arrays whose first axis is time."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class EpisodeBatch(TimeStepBatch):
 
     Args:
         env_spec: of the environment.
-        episode_infos: what holds for a whole episode: arrays [N, ...] (kept as `episode_infos_by_episode`).
-        observations: [T, ...]; what the actions were chosen from.
-        last_observations: [N, ...]; what each episode's last action led to.
+        episode_infos: arrays [N, ...], one row an episode (kept as `episode_infos_by_episode`).
+        observations: [T, ...]; the observations before the actions.
+        last_observations: [N, ...]; the observation after each episode's last action.
         actions: [T, ...].
         rewards: [T].
         env_infos: arrays [T, ...], or dicts of them.
@@ -84,7 +84,10 @@ class EpisodeBatch(TimeStepBatch):
 
     @classmethod
     def trusted(cls, **columns: Any) -> EpisodeBatch:
-        """As the constructor (by keyword), without its checks: for columns that are right by construction."""
+        """Make a batch as the constructor does, by keyword and without its checks.
+
+        The caller guarantees that the columns fit.
+        """
         batch = object.__new__(cls)
         columns["episode_infos_by_episode"] = columns.pop("episode_infos")
         batch.__dict__.update(columns)
@@ -100,26 +103,26 @@ class EpisodeBatch(TimeStepBatch):
 
     @classmethod
     def concatenate(cls, *batches: Any) -> EpisodeBatch:
-        """The batches one after the other, in one pass over their arrays.
+        """Concatenate batches in one pass over their arrays.
 
-        Keys that some lack are filled in `env_infos` and `episode_infos` (zeros or None, and a column `_<key>` that
-        says which rows have them). Raises ValueError for no batch, and for different keys in `agent_infos`.
+        In `env_infos` and `episode_infos`, keys that some batches lack are filled with zeros or None, and a column
+        `_<key>` says which rows have them. Raises ValueError without a batch, and for different keys in `agent_infos`.
         """
         if not batches:
             raise ValueError("Please provide at least one EpisodeBatch to concatenate")
         return cls(env_spec=batches[0].env_spec, **join_tables([batch.table() for batch in batches]))
 
     def split(self) -> list[Any]:
-        """One batch an episode, in order: the inverse of `concatenate`. Arrays are views."""
+        """Return one batch an episode, in order: the inverse of `concatenate`. Arrays are views."""
         return [self._piece(i, i + 1, *rows) for i, rows in enumerate(self._ranges())]
 
     def episodes(self, start: int, stop: int) -> EpisodeBatch:
-        """Episodes start to stop-1 as a batch of their own. Arrays are views."""
+        """Return episodes start to stop-1 as a batch. Arrays are views."""
         ranges = self._ranges()[start:stop]
         return self._piece(start, stop, ranges[0][0], ranges[-1][1])
 
     def table(self) -> Table:
-        """Its parts but for its spaces, as the constructor takes them."""
+        """Return the constructor's arguments by name, without `env_spec`."""
         columns = {**self.__dict__, "episode_infos": self.episode_infos_by_episode}
         del columns["episode_infos_by_episode"], columns["env_spec"]
         return columns
@@ -128,8 +131,11 @@ class EpisodeBatch(TimeStepBatch):
         return type(self).trusted(env_spec=self.env_spec, **cut_table(self.table(), start, stop, first, last))
 
     def to_list(self) -> list[dict[str, Any]]:
-        """One dict an episode of T steps: observations, next_observations, actions, rewards, step_types [T, ...],
-        env_infos and agent_infos (dicts of [T, ...]), and episode_infos (dict of this episode's values)."""
+        """Return one dict an episode of T steps.
+
+        Its keys: observations, next_observations, actions, rewards and step_types ([T, ...]); env_infos and
+        agent_infos (dicts of [T, ...]); episode_infos (dict of this episode's values).
+        """
         table = {**self.table(), "next_observations": self.next_observations}
         del table["last_observations"], table["lengths"]
         return [
@@ -139,11 +145,11 @@ class EpisodeBatch(TimeStepBatch):
 
     @classmethod
     def from_list(cls, env_spec: EnvSpec, paths: Sequence[dict[str, Any]]) -> EpisodeBatch:
-        """The batch of which `to_list` made these dicts.
+        """Make a batch of dicts as `to_list` returns them.
 
-        Observations may be [T + 1, ...], the last one included. If they are [T, ...] and there are no
-        `next_observations`, the last one is lost and is taken to be like the one before it. `dones` (bool[T]) may stand
-        in for `step_types`. Raises ValueError for no dict, and what building a batch raises.
+        Observations may be [T + 1, ...], with the last observation. If they are [T, ...] and `next_observations` is
+        missing, the last observation is unknown, and the one before it takes its place. `dones` (bool[T]) may replace
+        `step_types`. Raises ValueError without a dict, and what the constructor raises.
         """
         if not paths:
             raise ValueError("Please provide at least one dict")
@@ -166,9 +172,9 @@ class EpisodeBatch(TimeStepBatch):
 
     @classmethod
     def from_episodes(cls, env_spec: EnvSpec, episodes: Iterable[Episode]) -> EpisodeBatch:
-        """Episodes that `treadle.collect` yields, as a batch: the same arrays, one after the other.
+        """Make a batch of episodes that `treadle.collect` yields, by concatenating their arrays.
 
-        An episode's `infos` become `env_infos` (those of its steps) and `episode_infos` (the reset's), its
+        The info of an episode's reset becomes `episode_infos`, those of its steps become `env_infos`, and
         `policy_infos` become `agent_infos`. A step that is both terminated and truncated is a TIMEOUT.
         """
         batches = []
@@ -207,7 +213,7 @@ class EpisodeBatch(TimeStepBatch):
 
     @property  # type: ignore[misc]
     def next_observations(self) -> Any:
-        """[T, ...]: what each action led to. Made anew at each use."""
+        """[T, ...]: the observation after each action. Computed at each use."""
         last_rows = self._ends - 1
 
         def shifted(observations: Any, last: Any) -> Any:

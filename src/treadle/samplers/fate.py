@@ -1,4 +1,4 @@
-"""The meaning of failures for a sampler: raised, a worker built anew or dropped; and what they can be replayed from."""
+"""A sampler's reaction to failures: it raises, rebuilds the worker or drops it, and keeps what a replay needs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from treadle.worker.life import RestartPolicy, State
 
 log = logging.getLogger("treadle")
 
-MORE = 1000  # episodes that are played, by arrival, after those that a worker had told of before it died
+MORE = 1000  # episodes that a replay plays, by arrival, after those that a dead worker had reported
 
 
 class WorkersLost(WorkerError, EOFError):
-    """A sampler cannot go on: all its workers are gone, or one of which an exact number of episodes was due.
+    """A sampler cannot go on: all workers are gone, or one is gone that owed an exact number of episodes.
 
     Attributes:
-        failures: worker number -> what it failed of.
+        failures: worker number -> the error that it failed with.
     """
 
     failures: dict[int, WorkerError]
@@ -44,16 +44,17 @@ class WorkersLost(WorkerError, EOFError):
 
 @dataclass(eq=False)
 class Asked:
-    """One request to a worker, from being sent until its stream is over.
+    """One request to a worker, from being sent until the end of its stream.
 
     Attributes:
-        sampling: the number of the sampling that it belongs to.
-        order: None once it is known that it will not be made.
-        updates: what the worker had been sent by then.
-        incarnation: which of its worker's processes was asked.
-        told: whether the caller has got the failure of its sampling.
-        spec: of its environment: travels with its first batch.
-        made: rollouts of it that have come.
+        worker: the worker's number.
+        sampling: the number of the sampling that the request belongs to.
+        order: None once it is certain that the rollouts will not be made.
+        updates: all updates that the worker had been sent by then.
+        incarnation: the number of the worker's process that got the request.
+        told: True if the caller has got the failure of its sampling.
+        spec: the environment's `EnvSpec`, which travels with the request's first batch.
+        made: rollouts of the request that have arrived.
     """
 
     worker: int
@@ -71,15 +72,15 @@ class SamplerFate:
 
     Args:
         pool: of the workers.
-        recipes: one a worker, those that may come later included.
-        growth: what adds workers; None: nothing does.
+        recipes: one a worker, including workers that may be added later.
+        growth: adds workers; None: the number of workers is fixed.
 
     Attributes:
-        source: of the present sampling.
-        open: requests of it that are not over.
-        refused: did a worker raise in an update of it?
-        lost: workers that will not come back -> what they failed of.
-        played: episodes of each process of each worker, as far as it has told.
+        source: the stop rule of the present sampling.
+        open: requests of the present sampling that are not over.
+        refused: True if a worker raised in an update of the present sampling.
+        lost: workers that will not come back -> the error that each failed with.
+        played: (worker, incarnation) -> episodes that this process has reported.
     """
 
     over = False  # a failure that ends a sampling is raised at once
@@ -93,7 +94,7 @@ class SamplerFate:
         self.played: Counter[tuple[int, int]] = Counter()
 
     def died(self, event: Lost) -> None:
-        """What it was to make is made by others. Raises its error where that is wanted, or where it died too often."""
+        """Give the dead worker's rollouts to others. Raises its error with "raise", or if it has died too often."""
         worker, error, verdict = event.worker, event.error, event.verdict
         if event.tags and verdict is not None:
             self._keep(event.tags[0], error)
@@ -111,14 +112,14 @@ class SamplerFate:
             self._lose(worker.index, error)
 
     def mishap(self, asked: Asked, error: WorkerError, text: str) -> None:
-        """A worker raised and has been built anew."""
+        """Log that a worker raised and has been rebuilt."""
         self._keep(asked, error)
         log.warning("worker %d raised and is replaced: %s", asked.worker, text)
 
     def raised(self, event: Done, error: WorkerError) -> None:
-        """What a worker raised, in an order of this sampling or in an earlier one that did not wait for it."""
+        """Handle an error that a worker raised, in this sampling or in an earlier one that did not wait for it."""
         asked, worker, update = event.tag, event.worker, error.where.phase == "update"
-        if not worker.inline:  # its stream is to end; a later request is not to be stopped by an earlier one's error
+        if not worker.inline:  # end this stream alone: an earlier request's error must not stop a later request
             worker.stop(event.reply.id)
         if asked.told:
             if not update:  # an update is the same for all
@@ -132,19 +133,19 @@ class SamplerFate:
         self._lose(asked.worker, error)
 
     def failed(self) -> None:
-        """End the sampling, whose failure the caller gets."""
+        """End the sampling; the caller gets its failure."""
         for asked in self.open:
             asked.told = True
 
     def _give_back(self, requests: Iterable[Asked]) -> None:
-        """What a failed worker was to make by index is for others now; so is what it would have made after that."""
+        """Give a failed worker's indices to others, of these requests and of those that would have followed."""
         for asked in requests:
             if asked in self.open and asked.order is not None:
                 self.source.lose(asked.order.indices or ())
                 asked.order = None
 
     def _lose(self, at: int, error: WorkerError) -> None:
-        """A worker is given up. Raises its error unless workers may be dropped, and WorkersLost where all are."""
+        """Give a worker up. Raises its error unless workers may be dropped, and WorkersLost if none is left."""
         drop = self._pool.policy is RestartPolicy.DROP
         if drop or self._pool.workers[at].state is State.GONE:
             self.lost[at] = error
@@ -155,12 +156,12 @@ class SamplerFate:
         self.go_on()
 
     def go_on(self) -> None:
-        """Some workers are gone for good. Raises WorkersLost where this cannot be done without them."""
+        """Go on without the lost workers. Raises WorkersLost if the sampling needs them."""
         if self.source.needs_all or len(self.lost) == len(self._pool.workers):
             raise self.cannot()
 
     def cannot(self) -> WorkersLost:
-        """All workers are gone, or one is whose episodes were asked for."""
+        """Return the error for a sampling that needs a lost worker, or that has lost all of them."""
         what = "an exact number of episodes of every worker cannot be had (on_failure='restart' replaces workers)"
         if len(self.lost) == len(self._pool.workers):
             what = "all workers are gone"
@@ -173,17 +174,17 @@ class SamplerFate:
         return error
 
     def _keep(self, asked: Asked, error: WorkerError) -> None:
-        """Keep what a worker failed of while it did what it was asked, so that it can be replayed."""
+        """Keep a failed request so that it can be replayed."""
         if self._pool.options.recorder:
             try:
                 keep(self._recipes[asked.worker], asked, self.played[asked.worker, asked.incarnation], error)
-            except Exception as problem:  # noqa: BLE001 - opening updates runs foreign code; the failure is still told
+            except Exception as problem:  # noqa: BLE001 - opening updates runs foreign code; the failure is reported
                 log.warning("what worker %d can be replayed from was not kept: %r", asked.worker, problem)
 
 
 def _why(error: WorkerError) -> str:
-    """The failure, in a line."""
-    if error.where.phase == "stream":  # a result that could not be sent: what the message says is not in the traceback
+    """Return the failure in one line."""
+    if error.where.phase == "stream":  # a result could not be sent: the message says more than the traceback
         return failure.reason(error).removesuffix(". Traceback in .remote_traceback")
     step = error.where.step
     return reason_of(error) + (f" (in step {step} of an episode)" if step is not None else "")
@@ -193,8 +194,8 @@ class AgentPlayed:
     """A worker's agent as an `Actor`, asked as workers ask it.
 
     Args:
-        told: the agent as it was at first, and its updates.
-        by_index: is it seeded for each episode, where it can be?
+        told: the first agent, then its updates.
+        by_index: True if the agent is seeded for each episode, provided that it has `seed`.
     """
 
     def __init__(self, told: list[Any], by_index: bool) -> None:
@@ -202,7 +203,7 @@ class AgentPlayed:
         self._agent: Any = None
 
     def start(self, row: int, seed: int) -> None:
-        """An episode begins."""
+        """Begin an episode."""
         if self._agent is None:
             worker = DefaultWorker(seed=None, max_episode_length=1, worker_number=0)
             for update in copy.deepcopy(self._told):  # the caller's own agent stays as it is
@@ -214,17 +215,17 @@ class AgentPlayed:
         reset_agent(self._agent)
 
     def act_alone(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        """Its action, and what it says of it."""
+        """Return the agent's action and info."""
         return action_of(self._agent, observation)
 
 
 def keep(recipe: SlotRecipe, asked: Asked, played: int, error: WorkerError) -> None:
-    """Keep it as the error's `repro`; nothing for what an update raised.
+    """Attach a repro of the failed request to the error; do nothing for an error in an update.
 
     Args:
         recipe: of the worker.
-        asked: what it was doing.
-        played: its episodes that have come.
+        asked: the request that failed.
+        played: the worker's episodes that have arrived.
     """
     order, number, factory, where = asked.order, asked.worker, recipe.factory, error.where
     kind = getattr(factory, "_worker_class", None)
@@ -253,7 +254,7 @@ def keep(recipe: SlotRecipe, asked: Asked, played: int, error: WorkerError) -> N
         path, stop = (number, order.incarnation), played + MORE if episode is None else episode + 1
         begin = seeding.derive(root, ENVIRONMENTS, *path, len(envs)), seeding.derive(root, GLOBALS, *path), 0
         plays = [begin, *((None, None, each) for each in range(1, stop))]
-    if not plays:  # all that was asked for had come
+    if not plays:  # all rollouts of the request had arrived
         return
     env = envs[0] if len(envs) == 1 and not is_environment(envs[0]) else partial(environment, envs)
     about = {"face": "episode", "title": f"{which} of {env_name(envs[0])}", "plays": plays, "seed": plays[0][0]}

@@ -1,6 +1,7 @@
-"""Gathering: how the workers of a sampler are asked, and one sampling by them.
+"""One sampling by a sampler's workers.
 
-Orders go out, trajectory batches come in, until a stop rule has enough; the same for every backend and every rule.
+The courier sends orders and receives trajectory batches until a stop rule has enough. This is the same for every
+backend and every rule.
 """
 
 from __future__ import annotations
@@ -40,23 +41,23 @@ from treadle.wire.messages import Op
 from treadle.worker.life import ALIVE, RestartPolicy, State
 from treadle.worker.worker import Worker
 
-VERSION = "agent_version"  # the key of the episode info that says which sampling's agent played its first step
-LAST_VERSION = "agent_version_last"  # and its last
-MESSAGES = 8  # what is wanted comes in so many messages of each worker, where rollouts are small
+VERSION = "agent_version"  # key of an episode info: the number of the sampling whose agent played the first step
+LAST_VERSION = "agent_version_last"  # the same for the last step
+MESSAGES = 8  # messages of each worker in a sampling, where rollouts are small
 
 
 class RolloutCourier:
-    """How workers are asked for rollouts, see `treadle.stream.stream`.
+    """Asks workers for rollouts, see `treadle.stream.stream`.
 
     Args:
         pool: of the workers, one slot each.
-        fate: of its streams.
-        growth: what adds workers; None: nothing does.
-        stale: are late episodes handed out, with their version, instead of being dropped?
+        fate: of the pool's streams.
+        growth: adds workers; None: the number of workers is fixed.
+        stale: True: late episodes are handed out, with their version. False: they are dropped.
 
     Attributes:
-        version: the number of the present sampling, from 1: what comes late is told apart by it.
-        updates: one a worker: what it was sent since the beginning, for one that takes its place.
+        version: the number of the present sampling, from 1; it distinguishes late episodes.
+        updates: one a worker: all updates since the beginning, for a worker that takes its place.
         due: one a worker: the updates that go with its next order.
         told: workers that have had an order of this sampling.
         stale: as given.
@@ -68,28 +69,28 @@ class RolloutCourier:
         self.version, self.told = 0, set[int]()
         self.updates = [Updates()] * len(pool.workers)
         self.due = list(self.updates)
-        # which of each worker's processes has had an order last; any other one must be told everything
+        # worker -> incarnation that had an order last; any other incarnation needs all updates
         self._heard = dict.fromkeys(range(len(pool.workers)), 0)
 
     def begin(self, source: StopRule, order: Order, watch: Watch) -> None:
-        """Begin a sampling. order: what is asked of all workers alike; watch: called with every batch taken."""
+        """Begin a sampling. order: the fields that all workers' orders share; watch: called with every batch taken."""
         self._source, self._order, self._watch = source, order, watch
         self._fate.source, self._fate.open, self._fate.refused = source, [], False
         self.version += 1
         self.told = set()
 
     def patience(self) -> float | None:
-        """As long as it takes until workers may be added."""
+        """Return the seconds until workers may be added; None: no limit."""
         return None if self._growth is None else self._growth.patience()
 
     def give(self, held: int = 0) -> None:
-        """Orders for workers, of which there may be more now. Raises WorkersLost when there are none.
+        """Add workers if that pays, and send orders. Raises WorkersLost if all workers are gone.
 
-        Those who have too few get one, unless they have not ended what they were stopped in yet. One that plays on
-        between two samplings gets its next order while it ends the one before.
+        A worker with too few orders gets one, unless it has yet to end an order that was stopped. A worker that plays
+        on between two samplings gets its next order while it ends the one before.
         """
         source, asked = self._source, self._fate.open
-        if self._growth is not None and isinstance(source, AtLeastByIndex):  # where they are of use
+        if self._growth is not None and isinstance(source, AtLeastByIndex):  # other rules need no more workers
             self._grow(self._growth, source)
         for mine in range(source.ahead):
             busy = list(map(attrgetter("worker"), asked))
@@ -109,24 +110,24 @@ class RolloutCourier:
         source.workers = len(self.updates)
 
     def _able(self) -> list[Worker]:
-        """Workers that take orders."""
+        """Return the workers that take orders."""
         wear, lost = self._calls.wear, self._fate.lost
-        known = self._workers[: len(self.updates)]  # of others an interrupt has lost the word
+        known = self._workers[: len(self.updates)]  # an interrupt may have hidden that others were added
         able = [each for each in known if each.state in ALIVE and each.index not in lost]
         for worker in [each for each in able if wear.worn(each)] if wear.able else ():
-            able.remove(worker)  # and replaced once it has done what it was asked
+            able.remove(worker)  # it is replaced once its requests are done
             if worker.state is State.IDLE:
                 self._calls.retire(worker, wear.worn(worker))
         return able
 
     def _send(self, worker: Worker, wanted: dict[str, Any]) -> None:
-        """Give a worker an order, and with it the updates that it has not heard of."""
+        """Send a worker an order, with the updates that it has not had."""
         at, again = worker.index, len(worker.restarts) + worker.retired
         updates = self.due[at] if again == self._heard.get(at) else self.updates[at]
         self.due[at], self._heard[at] = Updates(), again
         self.told.add(at)
         order = replace(self._order, updates=updates, incarnation=again, **wanted)
-        if worker.restarts:  # one that dies again takes nothing finished with it
+        if worker.restarts:  # send every rollout at once: if the worker dies again, no finished rollout is lost
             order = replace(order, steps=1)
         asked = Asked(at, self.version, order, self.updates[at], again)
         broadcasts = [] if self._shared else [*updates.agent, *updates.env]
@@ -135,17 +136,17 @@ class RolloutCourier:
         self._fate.open.append(asked)
 
     def ready(self, worker: Worker) -> None:
-        """It was replaced, or added: its next order says all."""
+        """Do nothing for a worker that was replaced or added: its next order holds all updates."""
 
     def gone(self, event: Lost) -> None:
-        """Its requests are given back by the fate."""
+        """Do nothing: the fate gives the worker's requests back."""
 
     def answered(self, event: Done) -> list[Trajectories]:
-        """Batches of the result whose place in it is certain now."""
+        """Return the batches whose place in the result has become certain."""
         asked, reply, source, fate = event.call.tag, event.reply, self._source, self._fate
         extras, ours = reply.extras, asked in fate.open
         made: list[Trajectories] = []
-        if event.cut and not ours:  # whoever interrupted that sampling knows
+        if event.cut and not ours:  # that sampling was interrupted, so its caller has an exception already
             return made
         if extras is not None:
             for result in extras.infos.values():
@@ -163,20 +164,20 @@ class RolloutCourier:
             for raised in extras.raised.values():
                 error = failure.task_error(raised, event.worker.at(asked.worker))
                 if error.where.phase == "update" and asked.incarnation:
-                    self._heard.pop(asked.worker, None)  # it may not have heard the rest
+                    self._heard.pop(asked.worker, None)  # it may lack the updates after the one that raised
                 fate.raised(event, error)
         if reply.last and ours:
             fate.open.remove(asked)
         return made
 
     def _completed(self, asked: Asked, batch: Trajectories) -> Trajectories:
-        """The batch with its spaces, which travel once a request, and with its version if that is wanted."""
+        """Add the spaces, which travel once a request, and with `stale` the version to a batch, and return it."""
         if batch.env_spec is None:
             batch.env_spec = asked.spec
         asked.spec = batch.env_spec
         if self.stale:
             version = np.full(len(batch.lengths), asked.sampling, np.int64)
-            # a worker hears of another agent between two rollouts
+            # a worker changes its agent between two rollouts only
             batch.columns["episode_infos"] = with_versions(batch.columns["episode_infos"], version, version)
         return batch
 
@@ -185,13 +186,13 @@ class Gathering:
     """Samplings by workers that ask the agent themselves.
 
     Args:
-        recipes: one a worker, those that may come `later` included.
-        prepare: called with an update, and whether it is one of environments; returns what each worker is to get of it.
+        recipes: one a worker, including workers that may be added `later`.
+        prepare: called with (update, True for environments); returns each worker's part of the update.
         backend: "process", or "serial": all workers in the caller's own thread.
-        by_index: do episodes count by index? Else in order of arrival.
+        by_index: True: episodes count by index. False: in order of arrival.
         stale: see `RolloutCourier`.
-        root: what seeds by index are derived from.
-        on_failure: "raise", "restart" or "drop": what becomes of a worker that dies or raises.
+        root: the seed that seeds by index are derived from.
+        on_failure: "raise", "restart" or "drop" a worker that dies or raises.
         max_restarts: of one worker, in ten minutes (deaths) or without a rollout between them (exceptions).
         pool_options: see `treadle.pool.pool.Pool`.
 
@@ -211,7 +212,7 @@ class Gathering:
         **pool_options: Any,
     ) -> None:
         self._prepare, self._by_index, self._root = prepare, by_index, root
-        self._base = 0  # rollouts that earlier samplings have used, by index
+        self._base = 0  # the first index that earlier samplings have not used
         self._buffers = ResultBuffers()
         self._shared = pool_options["backend"] == "serial"
         factories = [partial(SamplerSlot, recipe, number, self._shared) for number, recipe in enumerate(recipes)]
@@ -223,15 +224,18 @@ class Gathering:
                 f"worker {error.slot}: its factory, agent or environment cannot be sent to it: {error.reason}"
             ) from error
         self._rebuilds = pool_options["max_restarts"] if pool.policy is RestartPolicy.RESTART else 0
-        # in a sampling they always have something to do
+        # workers are always busy during a sampling
         self._growth = Growth(pool, lambda worker: (monotonic(), worker.looks())) if pool.later else None
         self._fate = fate = SamplerFate(pool, recipes, self._growth)
         self._courier = RolloutCourier(pool, fate, self._growth, stale)
         pool.calls.wear.played = lambda worker: fate.played[worker.index, len(worker.restarts) + worker.retired]
 
     def update(self, agent_update: Any, env_update: Any, by_index: bool) -> None:
-        """Keep updates for workers, to go with their next orders. Raises UsageError for what cannot be sent, and for a
-        list of different things where the next rollouts are `by_index`."""
+        """Keep updates to send with the workers' next orders.
+
+        Raises UsageError for an update that cannot be sent, and for a list of different updates if the next rollouts
+        are `by_index`.
+        """
         if by_index:
             check_alike(BY_INDEX, agent_update=agent_update, env_update=env_update)
         courier = self._courier
@@ -244,7 +248,7 @@ class Gathering:
         courier.due = [due.besides(more) for due, more in zip(courier.due, new, strict=True)]
 
     def _broadcasts(self, update: Any, of_envs: bool) -> list[Broadcasts]:
-        """One tuple a worker. Those that get the same thing share one broadcast."""
+        """Return one tuple a worker. Workers that get the same object share one broadcast."""
         if update is None:
             return [()] * len(self._courier.updates)
         values = self._prepare(update, of_envs)
@@ -258,9 +262,9 @@ class Gathering:
         return found + found[:1] * (len(self._courier.updates) - len(found))  # workers that were added are alike
 
     def sample(self, steps: int | None, episodes: int | None, watch: Watch) -> Any:
-        """A batch of so many steps or episodes. Raises what workers raise (see `SamplerFate`), and WorkersLost."""
+        """Return a batch of so many steps or episodes. Raises errors of workers (see `SamplerFate`) and WorkersLost."""
         workers, buffers = len(self._courier.updates), self._buffers
-        together = 1 << 40 if steps is None else -(-steps // (MESSAGES * workers))  # steps that are worth a message
+        together = 1 << 40 if steps is None else -(-steps // (MESSAGES * workers))  # steps in a message
         source: StopRule
         if self._by_index:
             source = AtLeastByIndex(Schedule(episodes, steps), workers, self._base)
@@ -274,7 +278,10 @@ class Gathering:
         return batch_of(source.batches(), buffers.joined)
 
     def scores(self, episodes: int, seed: int, watch: Watch) -> list[Score]:
-        """Of the episodes 0, 1, 2, ... of the root `seed`, in order; workers' own randomness stays as it is."""
+        """Return the scores of episodes 0, 1, 2, ... of the root `seed`, in order.
+
+        The workers' own random generators keep their states.
+        """
         source = AtLeastByIndex(Schedule(episodes=episodes), len(self._courier.updates))
         self._run(source, Order(root=seed, aside=True), watch, Trajectories.strip)
         rollouts = [batch.part(i, i + 1) for batch in source.batches() for i in range(len(batch.rollouts))]
@@ -286,11 +293,12 @@ class Gathering:
         return scores
 
     def _run(self, source: StopRule, order: Order, watch: Watch, settle: Callable[[Trajectories], None]) -> None:
-        """Until there is enough. settle: called with every batch of the result, in the result's order, as soon as that
-        is known.
+        """Sample until there is enough.
 
-        Late episodes are left behind: workers are stopped, unless they are kept. What a worker failed of in an earlier
-        sampling that could not wait for it counts as if it were of this one.
+        settle: called with every batch of the result, in the result's order, as soon as the order is known.
+
+        Workers are stopped at the end, and late episodes are dropped, unless `stale` keeps them. A worker's failure in
+        an earlier sampling that did not wait for it counts as a failure of this one.
         """
         courier, fate, calls = self._courier, self._fate, self.pool.calls
         calls.check()
@@ -303,11 +311,11 @@ class Gathering:
             if self._growth is not None:
                 self._growth.begin()
             stream = Stream(calls, source, courier, fate, watch)
-            for settled in chain(stream.hear(0.0), stream):  # at first: most have ended long ago
+            for settled in chain(stream.hear(0.0), stream):  # first the orders that have ended long ago: most have
                 settle(settled)
         except WorkerError:
             fate.failed()
-            if fate.refused:  # what cannot be applied is not told to workers that come later, either
+            if fate.refused:  # workers that are added later must not get the update that raised, either
                 courier.updates, due = self._before
                 courier.due = [Updates() if at in courier.told else each for at, each in enumerate(due)]
             raise
@@ -319,14 +327,14 @@ class Gathering:
     def close(self) -> None:
         """End the workers, who close their environments."""
         self.pool.close()
-        self.pool.calls.clear()  # and with it what orders took along: the files of broadcasts
+        self.pool.calls.clear()  # and with it the orders' files of broadcasts
         self._courier.updates = self._courier.due = [Updates()] * len(self._courier.updates)
         self._before, self._fate.open = (self._courier.due, self._courier.due), []
         self._buffers.clear()
 
 
 def with_versions(infos: Mapping[str, Any], first: Any, last: Any) -> dict[str, Any]:
-    """Infos of an episode (or columns of such), and which sampling's agent played its first step and its last."""
+    """Return an episode's infos, or columns of infos, with the versions of the first and the last step's agents."""
     own = {VERSION: first, LAST_VERSION: last}
     return {**own_names(infos, frozenset(own), "env"), **own}
 
@@ -335,7 +343,7 @@ BY_INDEX = "episodes by index (schedule='deterministic', evaluate) must not depe
 
 
 def check_alike(why: str, **given: Any) -> None:
-    """Raises UsageError for lists of different things, one a worker; it says why workers must be alike."""
+    """Raise UsageError for a list of different things, one a worker. why: the reason, for the message."""
     for what, each in given.items():
         if isinstance(each, list) and any(one is not each[0] for one in each):
             raise UsageError(f"{what} is a list of different things, one a worker; {why}")

@@ -1,4 +1,4 @@
-"""An episode that is being played, step by step, in lists."""
+"""An episode in progress, which collects steps in lists."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from treadle.wire.copies import snapshot
 
 
 class InProgressEpisode:
-    """One episode, or a fragment of one, in the making. Observations are copied: environments reuse their arrays.
+    """One episode, or a fragment of one, in progress. Observations are copied, as environments reuse their arrays.
 
     Args:
         env: the environment; a `gymnasium.Env` is adapted.
-        initial_observation: what the first action is chosen from; None: the environment is reset.
-        episode_info: what holds for the whole episode; given with `initial_observation`, and only then.
+        initial_observation: the observation before the first action; None: the environment is reset.
+        episode_info: infos of the whole episode; given with `initial_observation`, and only then.
         before: None, or the same environment's episode (or fragment) before this one.
 
     Attributes:
-        number: how many episodes there were before it.
+        number: the number of the environment's episodes before this one.
         observations: one more than there are steps.
         actions, rewards, step_types: one a step.
         agent_infos, env_infos: dicts, one a step.
 
     Raises:
-        ValueError: one of the two is given without the other; an observation does not fit the environment's space.
+        ValueError: only one of initial_observation and episode_info is given, or an observation does not fit the
+            environment's space.
     """
 
     def __init__(
@@ -69,11 +70,11 @@ class InProgressEpisode:
 
     @property
     def length(self) -> int:
-        """Steps of the episode so far, those of earlier fragments included."""
+        """Steps of the episode so far, including earlier fragments."""
         return self._before + len(self.rewards)
 
     def step(self, action: Any, agent_info: dict[str, Any]) -> Any:
-        """Do it; the observation it led to."""
+        """Step the environment and return its observation."""
         step = self.env.step(action)
         step.observation = fitted(self._fit, step.observation, self.length + 1)
         self.observations.append(snapshot(step.observation))
@@ -85,8 +86,8 @@ class InProgressEpisode:
         return step.observation
 
     def to_batch(self) -> EpisodeBatch:
-        """Return the steps so far, as a batch of one. Raises AssertionError when there is no step."""
-        assert self.rewards, "an episode without steps is no batch"
+        """Return the steps so far as a batch of one episode. Raises AssertionError before the first step."""
+        assert self.rewards, "an episode without steps cannot be a batch"
         return EpisodeBatch(
             env_spec=spec_of(self.env),
             episode_infos={key: array_of([value]) for key, value in self.episode_info.items()},
@@ -107,5 +108,5 @@ class InProgressEpisode:
 
     @property
     def ended(self) -> bool:
-        """Return True if the environment has ended it, in either way."""
+        """Return True if the environment has ended the episode, as TERMINAL or TIMEOUT."""
         return bool(self.step_types) and self.step_types[-1] in (StepType.TERMINAL, StepType.TIMEOUT)

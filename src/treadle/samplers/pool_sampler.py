@@ -1,8 +1,8 @@
 """The base of all samplers on a pool of workers: the constructor and the calls.
 
-What they sample by is in `gathering.py`; with the agent in the caller it is here: a sampling is a run in
-environments that stay. By index its episodes are those that workers make that ask by themselves; in order of arrival
-they count as they come.
+`gathering.py` samples with workers that ask the agent themselves. With the agent in the caller, `CallerSampling`
+samples: each sampling is a run in environments that stay open. By index, both play the same episodes; in order of
+arrival, episodes count as they come.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ from treadle.worker.options import MOST_WORKERS, WorkerOptions, chosen
 
 
 class Sampler:
-    """Base of samplers. A subclass gathers episodes in its own way."""
+    """Base of samplers; subclasses gather episodes."""
 
     total_env_steps = 0
 
     @classmethod
     def from_worker_factory(cls, worker_factory: Any, agents: Any, envs: Any) -> Self:
-        """A sampler whose workers that factory makes; see the constructor."""
+        """Make a sampler whose workers come from the factory; see the constructor."""
         return cls(agents, envs, worker_factory=worker_factory)  # type: ignore[call-arg]
 
     def start_worker(self) -> None:
-        """Nothing: workers are started by the constructor. There for older programs."""
+        """Do nothing: the constructor starts the workers. Kept for older programs."""
 
     def obtain_samples(self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
-        """At least so many steps, in whole episodes."""
+        """Return at least `num_samples` steps, in whole episodes."""
         raise NotImplementedError(f"{type(self).__name__}.obtain_samples")
 
     def obtain_exact_episodes(self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
-        """So many episodes of each worker, in worker order."""
+        """Return `n_eps_per_worker` episodes of each worker, in worker order."""
         raise NotImplementedError(f"{type(self).__name__}.obtain_exact_episodes")
 
     def shutdown_worker(self) -> None:
@@ -77,16 +77,18 @@ SCHEDULES = ("arrival", "deterministic")
 
 
 class CallerSampling:
-    """Args:
-    agent: the caller's own object; None: none yet.
-    env: as samplers take it, one for all.
-    asking: how the agent is asked.
-    workers: processes; None: as many as suit the environments.
-    limit: steps of the longest episode.
-    by_index: do episodes count by index? Else in order of arrival.
-    stale: are episodes handed out that agents of earlier samplings have begun?
-    root: what seeds are derived from.
-    options: of the collection.
+    """Samplings with the agent in the caller.
+
+    Args:
+        agent: the caller's own object; None: no agent yet.
+        env: as samplers take it, one for all workers.
+        asking: how the agent is asked.
+        workers: processes; None: as many as suit the environments.
+        limit: the most steps of an episode.
+        by_index: True: episodes count by index. False: in order of arrival.
+        stale: True: episodes that agents of earlier samplings have begun are handed out, too.
+        root: the seed that all other seeds are derived from.
+        options: of the collection.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class CallerSampling:
         self._endless: Iterator[tuple[int, int, Any]] | None = None  # episodes in order of arrival, to go on with
         self._version, self._arrivals = 0, Schedule()
         self._base = 0  # the first index that no sampling has used
-        # episode -> the agent's version at its first step, and at its last, of those that nobody has taken
+        # episode -> the agent's versions at its first and its last step, until the episode is handed out
         self._versions: dict[int, tuple[int, int]] = {}
         self._run = self._built()
 
@@ -133,7 +135,7 @@ class CallerSampling:
         return self._run.pool
 
     def update(self, agent_update: Any, env_update: Any, by_index: bool) -> None:
-        """Of the agent (None, its parameters, or another), and of the environments (which are built anew)."""
+        """Update the agent (None, parameters, or a new agent) and the environments, which are then rebuilt."""
         for what, given in (("agent_update", agent_update), ("env_update", env_update)):
             if isinstance(given, list):
                 raise UsageError(f"{what} is a list, one a worker; an agent in the caller is one: give one for all")
@@ -147,14 +149,14 @@ class CallerSampling:
             self._envs.append(env_update)
             try:
                 run = self._built()
-            except BaseException:  # those that are there go on
+            except BaseException:  # the present environments stay in use
                 self._envs.pop()
                 raise
             self._run.close()
             self._endless, self._run = None, run
 
     def sample(self, steps: int | None, episodes: int | None, watch: Watch) -> EpisodeBatch:
-        """A batch of so many steps or episodes."""
+        """Return a batch of so many steps or episodes."""
         if self._by_index or steps is None:
             schedule = Schedule(episodes, steps, first=self._base)
             found = self._of(schedule, self._root, watch)
@@ -162,17 +164,17 @@ class CallerSampling:
         else:
             try:
                 found = self._arriving(steps, watch)
-            finally:  # also what was interrupted is not played twice
+            finally:  # do not play the same indices again after an interrupt
                 self._base = max(self._base, self._arrivals.upcoming)
         return EpisodeBatch.from_episodes(self._spec, found)
 
     def scores(self, episodes: int, seed: int, watch: Watch) -> list[Score]:
-        """Of the episodes 0, 1, 2, ... of the root `seed`, in order."""
+        """Return the scores of episodes 0, 1, 2, ... of the root `seed`, in order."""
         scores = map(score_of, self._of(Schedule(episodes), seed, watch))
         return [replace(each, truncated=not each.terminated) for each in scores]
 
     def _of(self, schedule: Schedule, root: int, watch: Watch) -> list[Episode]:
-        """The episodes of a schedule, in order of index."""
+        """Return the episodes of a schedule, in order of index."""
         self._again(schedule, root, watch)
         found = {index: episode for index, _, episode in self._run}
         self._run.warn()
@@ -180,7 +182,7 @@ class CallerSampling:
         return [self._stamped(found[index]) for index in sorted(found) if end is None or index < end]
 
     def _arriving(self, steps: int, watch: Watch) -> list[Episode]:
-        """Episodes as they come, until they have so many steps."""
+        """Return episodes in order of arrival, with at least `steps` steps in all."""
         if self._endless is None or not self._stale:
             self._arrivals = Schedule(first=self._base)
             self._again(self._arrivals, self._root, watch)
@@ -286,8 +288,8 @@ class PoolSampler(Sampler):
             raise UsageError(f"{given}, but each of {worker_factory.n_workers} workers plays one at a time")
         if asking is not None and (asking.where == "node" or self.backend == "ray"):
             raise UsageError(
-                "a sampler's agent is asked in its workers, or, on one machine, in the caller (inference='caller'); "
-                "treadle.collect(cluster=..., inference='node') asks a policy once a node"
+                "a sampler's agent is asked in its workers or, on one machine, in the caller (inference='caller'). "
+                "For a policy that is asked once a node, use treadle.collect(cluster=..., inference='node')"
             )
         pool_options |= {"backend": self.backend, "placement": self._placement}
         pool_options |= {"by_index": self._by_index, "stale": allow_stale, "root": root}
@@ -311,17 +313,17 @@ class PoolSampler(Sampler):
         self._spent = Spent(self._sampling.pool)
 
     def _grows(self, agents: Any, envs: Any) -> bool:
-        """May workers be added? Where nobody counted them, and which of them plays an episode does not matter."""
+        """Return True if workers may be added: without n_workers, by index, with one agent and env for all workers."""
         factory, listed = self._factory, isinstance(agents, list) or isinstance(envs, list)
         ours = isinstance(factory, WorkerFactory) and factory._worker_class is DefaultWorker and not factory.given
         possible = Growth.possible(None, self.backend, self._start_method)
         return ours and not listed and self._by_index and possible
 
     def _asked_here(self, asking: Asking, options: dict[str, Any]) -> CallerSampling:
-        """How the agent is asked in the caller. Raises UsageError where workers do something of their own."""
+        """Return the sampling with the agent in the caller. Raises UsageError for workers of another class."""
         factory = self._factory
         if not isinstance(factory, WorkerFactory) or factory._worker_class is not DefaultWorker or factory._worker_args:
-            raise UsageError("with inference='caller' nobody asks workers to play: worker_class is for the workers")
+            raise UsageError("inference='caller' takes no worker_class and no worker_args: the caller asks the agent")
         check_alike("an agent in the caller is one", agents=self._agents, envs=self._envs)
         workers, limit = factory.n_workers if factory.given else None, factory._max_episode_length
         return CallerSampling(self._agents[0], self._envs[0], asking, workers=workers, limit=limit, **options)
@@ -350,29 +352,29 @@ class PoolSampler(Sampler):
             env_update: None, an environment or an `EnvUpdate`, or a list of these: one for each worker.
 
         Returns:
-            The episodes in order of arrival, or with schedule="deterministic" in order of index. None was played with
-            an older agent (with allow_stale=True some may be: `episode_infos["agent_version"]` tells).
+            The episodes in order of arrival, or with schedule="deterministic" in order of index. All were played with
+            the updated agent; with allow_stale=True, `episode_infos["agent_version"]` marks those of older agents.
 
         Raises:
-            ValueError: a list of another length than there are workers, or less than one step.
-            TypeError, WorkerError: what workers raise, by `on_failure`; what an update raises, always.
+            ValueError: a list of another length than the number of workers, or less than one step.
+            TypeError, WorkerError: errors of workers, depending on `on_failure`; errors in an update, always.
             WorkersLost: all workers are gone.
         """
         return self._sampled(_count("num_samples", num_samples), None, agent_update, env_update)
 
     def obtain_exact_episodes(self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
-        """Play so many episodes in each worker.
+        """Play a number of episodes in each worker.
 
         Args:
-            n_eps_per_worker: how many.
+            n_eps_per_worker: episodes of each worker.
             agent_update, env_update: as for `obtain_samples`.
 
         Returns:
             The episodes in worker order: all of worker 0, then all of worker 1, and so on. With
-            schedule="deterministic" as many, in order of index.
+            schedule="deterministic": as many episodes in all, in order of index.
 
         Raises:
-            As `obtain_samples`; WorkersLost as soon as one worker is gone.
+            The errors of `obtain_samples`; WorkersLost as soon as one worker is gone.
         """
         each = _count("n_eps_per_worker", n_eps_per_worker)
         return self._sampled(None, each * len(self._agents), agent_update, env_update)
@@ -380,19 +382,20 @@ class PoolSampler(Sampler):
     def evaluate(
         self, episodes: int = 100, agent_update: Any = None, env_update: Any = None, *, seed: int = 0
     ) -> Evaluation:
-        """Play whole episodes and return how they went, for example between two samplings.
+        """Play whole episodes and return their scores, for example between two samplings.
 
-        Episode i is played from (seed, i) alone, so the result is the same for any number of workers, and two agents
-        meet the same episodes: see `treadle.compare`. What is sampled afterwards is not touched by it, and
-        `total_env_steps` does not count it.
+        Episode i depends on (seed, i) alone. So the result is the same for any number of workers, and two agents play
+        the same episodes: see `treadle.compare`. An evaluation does not change later samplings, and `total_env_steps`
+        does not count its steps.
 
         Args:
-            episodes: how many.
-            agent_update, env_update: as for `obtain_samples`, but no lists; they stay.
+            episodes: number of episodes.
+            agent_update, env_update: as for `obtain_samples`, but not lists; later samplings use them, too.
             seed: of the episodes.
 
         Raises:
-            As `obtain_samples`; UsageError for workers that cannot play single episodes (VecWorker, FragmentWorker).
+            The errors of `obtain_samples`; UsageError for workers that cannot play single episodes (VecWorker,
+            FragmentWorker).
         """
         episodes = _count("episodes", episodes)
         check_root(seed)
@@ -402,7 +405,7 @@ class PoolSampler(Sampler):
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on its samplings after the first: see `treadle.verdict`."""
+        """The verdict on all samplings after the first: see `treadle.verdict`."""
         return self._spent.verdict()
 
     def _sampled(self, steps: int | None, episodes: int | None, agent_update: Any, env_update: Any) -> Any:
@@ -415,7 +418,7 @@ class PoolSampler(Sampler):
     def _told(
         self, steps: int | None, episodes: int | None, agent_update: Any, env_update: Any, by_index: bool
     ) -> Iterator[Watch]:
-        """Begin to play so many steps or episodes, after these updates; what shows how far that is."""
+        """Send the updates, begin to play so many steps or episodes, and yield the `Watch` that shows the progress."""
         with Progress(self._progress) as shown:
             if self._sampling.pool.group.closed:
                 raise ClosedPool("the sampler is shut down")
@@ -427,7 +430,7 @@ class PoolSampler(Sampler):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def shutdown_worker(self) -> None:
-        """End the workers, who close their environments. A second call does nothing."""
+        """End the workers, which close their environments. A second call does nothing."""
         self._spent.tell()
         self._sampling.close()
 
@@ -438,19 +441,19 @@ class PoolSampler(Sampler):
         self.shutdown_worker()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The factory, the original agents and environments, and the options, without later updates."""
+        """Return the factory, the original agents and environments, and the options, without later updates."""
         made_of = (self._factory, self._agents, self._envs, self._options)
         return {"made_of": pickling.dumps(made_of), "total_env_steps": self.total_env_steps}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Starts new workers."""
+        """Start new workers."""
         factory, agents, envs, options = pickle.loads(state["made_of"])
         self.__init__(agents, envs, worker_factory=factory, **options)  # type: ignore[misc]
         self.total_env_steps = state["total_env_steps"]
 
 
 def _positions(args: tuple[Any, ...], agents: Any, envs: Any, factory: Any) -> tuple[Any, Any, Any]:
-    """(agents, envs, factory) of both orders of arguments: (agents, envs) and (worker_factory, agents, envs)."""
+    """Return (agents, envs, factory) of either order of arguments: (agents, envs) or (worker_factory, agents, envs)."""
     older = bool(args) and callable(getattr(args[0], "prepare_worker_messages", None))
     names = ("worker_factory", "agents", "envs") if older else ("agents", "envs")
     if len(args) > len(names):
@@ -467,7 +470,7 @@ def _positions(args: tuple[Any, ...], agents: Any, envs: Any, factory: Any) -> t
 
 
 def _count(name: str, count: Any) -> int:
-    """`count` as a whole number, rounded up. Raise UsageError for what is no finite number of at least 1."""
+    """Return `count` rounded up to a whole number. Raises UsageError unless it is a finite number of at least 1."""
     try:
         if count >= 1:
             return math.ceil(count)

@@ -1,4 +1,4 @@
-"""One episode, here and now."""
+"""`rollout`, which plays one episode in the caller."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def rollout(
     """Play one episode in the caller.
 
     Args:
-        env: with the sampler's interface, or a `gymnasium.Env`. It is not closed.
+        env: an environment with the sampler's interface, or a `gymnasium.Env`. It is not closed.
         agent: an agent or a callable, see `treadle.samplers.agents`.
         max_episode_length: steps after which the episode is cut.
         animated: call the environment's `visualize` (or, if it has none, `render`) at each step.
-        pause_per_frame: seconds to wait after each step of an animation; None: a 20th.
-        deterministic: do what the agent's info calls the mean action, where it does.
+        pause_per_frame: seconds to wait after each step of an animation; None: 0.05.
+        deterministic: use the action that the agent's info holds as "mean", if it has one.
 
     Returns:
-        observations, next_observations, actions, rewards, step_types [T, ...], dones (bool[T]: is it TERMINAL?),
+        observations, next_observations, actions, rewards, step_types [T, ...], dones (bool[T]: True for TERMINAL),
         agent_infos and env_infos (dicts of [T, ...]), and episode_infos (dict).
 
     Raises:
@@ -43,7 +43,7 @@ def rollout(
     """
     env, agent = as_environment(env), as_agent(agent)
     if not is_environment(env):
-        raise UsageError(f"rollout plays an environment that is made already, and a {type(env).__name__} is none")
+        raise UsageError(f"rollout needs an environment that has reset and step, got a {type(env).__name__}")
     if not isinstance(max_episode_length, Real) or not max_episode_length >= 1:
         raise UsageError(f"max_episode_length must be at least 1, got {max_episode_length!r}")
     show = getattr(env, "visualize", getattr(env, "render", None)) if animated else None

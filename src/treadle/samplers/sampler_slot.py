@@ -1,12 +1,12 @@
-"""The program that hosts a sampler's worker: applies updates, plays rollouts, streams them until the caller stops it.
+"""The program that hosts a sampler's worker: it applies updates, plays rollouts and streams them.
 
-Two ways to stream. *Arriving*: rollout after rollout until the order's number is made or the caller stops it; a stop
-interrupts an episode at its next step. *By index*: the rollouts of an order's indices, each from seeds of its own, so
-that a rollout does not depend on who makes it.
+There are two ways to stream. *Arriving*: rollouts are played until the order's number is reached or the caller stops
+the stream; a stop interrupts an episode at its next step. *By index*: the rollouts of an order's indices are played.
+Each has its own seeds, so a rollout does not depend on the worker that makes it.
 
-Episodes of a `gymnasium.Env` go straight into arrays for a `DefaultWorker` of which nothing is overridden: it does the
-same whichever way it is driven, so it is driven in the cheapest, by the loop that collecting has, without an `EnvStep`
-a step, several episodes one after the other in the same rows (`DirectRollouts`).
+If no method of a `DefaultWorker` is overridden and its environment is a `gymnasium.Env`, `DirectRollouts` plays in its
+place. The result is the same, but cheaper: the loop of `treadle.collect` writes episodes one after the other into the
+same arrays, and makes no `EnvStep` objects.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ from treadle.wire.messages import Raised
 
 log = logging.getLogger("treadle")
 
-BATCH, BATCH_SECONDS, BATCH_BYTES = 64, 0.05, 1 << 20  # small rollouts travel together, but none waits long
+# Small rollouts share a message. It is sent with BATCH rollouts, BATCH_BYTES bytes or after BATCH_SECONDS.
+BATCH, BATCH_SECONDS, BATCH_BYTES = 64, 0.05, 1 << 20
 ORDINARY = ("rollout", "start_episode", "step_episode", "collect_episode", "seed_episode")
 Broadcasts = tuple[Broadcast, ...]
-PARTS = 4  # messages at least that an order for several rollouts is answered with
+PARTS = 4  # the fewest messages that answer an order for several rollouts
 
 
 @dataclass(frozen=True)
 class SlotRecipe:
-    """How to set a worker up.
+    """The arguments that set a worker up.
 
     Attributes:
         factory: called with the worker's number.
-        agent, env: for its first updates.
-        root: the seed to derive from where the sampler has none; else None.
+        agent, env: the first updates.
+        root: the seed that is used if the sampler has no seed; None if it has one.
         registrations: the caller's Gymnasium registry, see `program.ids`.
     """
 
@@ -67,21 +68,23 @@ class SlotRecipe:
 
 @dataclass(frozen=True)
 class Updates:
-    """Of an agent, and of an environment."""
+    """Updates of an agent and of an environment."""
 
     agent: Broadcasts = ()
     env: Broadcasts = ()
 
     def and_then(self, more: Updates) -> Updates:
-        """What brings a new worker to where one is that was told these, and then more: parameters go on top of the
-        agent they are for (a broadcast's note says whether it holds parameters)."""
+        """Return the updates that bring a new worker to the state of one that had these, then `more`.
+
+        Parameters follow the agent that they are for; a broadcast's note says whether it holds parameters.
+        """
         agent = more.agent or self.agent
         if more.agent and self.agent and more.agent[0].note and not self.agent[0].note:
             agent = self.agent[0], more.agent[-1]
         return Updates(agent, more.env or self.env)
 
     def besides(self, more: Updates) -> Updates:
-        """What brings a worker on that has heard neither of these nor of more."""
+        """Return the updates for a worker that has had neither these nor `more`."""
         return Updates(self.and_then(more).agent, self.env + more.env)
 
 
@@ -90,14 +93,14 @@ class Order:
     """A request to a worker.
 
     Attributes:
-        updates: to apply first, the agent's before the environment's.
+        updates: updates to apply first, the agent's before the environment's.
         most: rollouts to make; None: until stopped.
-        steps: so many steps are worth a message, also where there could be more in it.
-        indices: None, or which rollouts to make.
+        steps: a message is sent at this many steps, even if it could hold more.
+        indices: None, or the indices of the rollouts to make.
         root: the seed of rollouts with indices.
-        aside: leave the worker's own randomness as it was (for an evaluation between two samplings).
+        aside: restore the worker's own random generators afterwards (for an evaluation between two samplings).
         incarnation: how often the worker was replaced.
-        rebuilds: how often a worker that raises is built anew before that counts as its failure.
+        rebuilds: how often a worker that raises is rebuilt before its error counts as a failure.
     """
 
     updates: Updates = Updates()
@@ -112,22 +115,22 @@ class Order:
 
 @dataclass(frozen=True)
 class Mishap:
-    """A worker raised and was built anew. `text`: what it raised, in a line; `raised`: that, and where."""
+    """A worker raised and was rebuilt. `text`: the exception in one line; `raised`: the exception and its place."""
 
     text: str
     raised: Raised
 
 
 class Interrupted(BaseException):
-    """Raised between two steps when the caller has stopped the stream. No `except Exception` of a worker's takes it."""
+    """Raised between two steps when the caller has stopped the stream; a worker's `except Exception` lets it pass."""
 
 
 class DirectRollouts(Player):
     """Plays for one worker and one environment; see `direct_rollouts`.
 
     Attributes:
-        adapted: the environment, as the worker has it.
-        record: what was played.
+        adapted: the worker's environment, with its adapter.
+        record: the recorded steps.
     """
 
     def __init__(self, worker: DefaultWorker) -> None:
@@ -138,10 +141,10 @@ class DirectRollouts(Player):
         super().__init__(env, self.record, worker._max_episode_length)
 
     def rollout(self, stopped: Callable[[], bool]) -> bool:
-        """One episode. True: it is recorded. False: it was stopped, and is forgotten.
+        """Play one episode. Return True if it is recorded, False if it was stopped; its steps are then discarded.
 
-        Raises what environment and agent raise, and `spaces.Mismatch` for an observation that does not fit its space;
-        then it is forgotten, too.
+        Raises errors of the environment and the agent, and `spaces.Mismatch` for an observation that does not fit its
+        space. An error also discards the episode's steps.
         """
         record, agent, start = self.record, self._worker.agent, self.adapted.begins()
         observation, episode_info = self.adapted.reset()
@@ -179,7 +182,7 @@ class DirectRollouts(Player):
 
 
 def direct_rollouts(worker: Any) -> DirectRollouts | None:
-    """What plays for a worker, None where it would not do the same as the worker does by itself."""
+    """Return the `DirectRollouts` of a worker, or None if it would not play as the worker itself does."""
     kind, env = type(worker), worker.env
     if not isinstance(worker, DefaultWorker) or not isinstance(env, GymEnv) or not env.plain:
         return None
@@ -195,11 +198,11 @@ class Rollouts:
     """Makes one worker's rollouts, and keeps them until they are sent.
 
     Args:
-        worker: it has `rollout`; see `treadle.samplers.worker.Worker` for the rest.
+        worker: has `rollout`; see `treadle.samplers.worker.Worker` for its optional methods.
 
     Attributes:
-        made: rollouts that are here.
-        begun: episodes that were begun before the present rollout, whatever became of them.
+        made: rollouts that are kept.
+        begun: episodes that were begun before the present rollout, completed or not.
     """
 
     def __init__(self, worker: Any) -> None:
@@ -212,12 +215,12 @@ class Rollouts:
         self._since = perf_counter()
 
     def guard(self, stopped: Callable[[], bool]) -> None:
-        """Let `stopped` in between any two steps, also in a `rollout` that a user has written."""
+        """Check `stopped` between any two steps, also in a user's own `rollout`."""
         self._stopped = stopped
         step, worker = self._step, self.worker
         if step is None or not self._interruptible:
             return
-        one = getattr(worker, "by_index", False)  # one episode at a time: `_eps_length` is its
+        one = getattr(worker, "by_index", False)  # one episode at a time, whose length is `_eps_length`
 
         def step_episode() -> bool:
             if stopped():
@@ -233,7 +236,7 @@ class Rollouts:
         worker.step_episode = step_episode
 
     def play(self) -> bool:
-        """Make one rollout. False: it was stopped, and is forgotten. Raises what the worker raises."""
+        """Make one rollout. Return False if it was stopped and discarded. Raises what the worker raises."""
         try:
             direct = self._direct_rollouts()
             result: Any = self.worker.rollout() if direct is None else direct.rollout(self._stopped)
@@ -244,7 +247,7 @@ class Rollouts:
         except BaseException as error:
             in_step(error, None, self.begun)
             self.begun += 1
-            if self._interruptible:  # else only the worker itself knows how to begin anew
+            if self._interruptible:  # another worker begins anew in its own way
                 self.worker.discard_episode()
             raise
         self.begun += len(result.lengths) if isinstance(result, EpisodeBatch) else 1
@@ -264,13 +267,13 @@ class Rollouts:
         direct, env = self._direct, getattr(self.worker, "env", None)
         if direct is not None and direct.adapted is env:
             return direct
-        if self.made:  # what is here is sent first
+        if self.made:  # rollouts that are kept must be sent first
             return None
         self._direct = direct_rollouts(self.worker)
         return self._direct
 
     def due(self, steps: int, rollouts: int = BATCH) -> bool:
-        """Return True if the steps or rollouts so far are worth a message, by these limits."""
+        """Return True if the kept rollouts should be sent: by these limits, or by their age or size."""
         direct = self._direct
         return (
             self._steps >= steps
@@ -280,7 +283,7 @@ class Rollouts:
         )
 
     def batches(self, *, copy: bool) -> list[Trajectories]:
-        """All that is here, in order. Without `copy` the arrays are good until `clear`."""
+        """Return all kept rollouts, in order. Without `copy` the arrays are valid until `clear`."""
         batches = []
         if self._direct is not None and self._direct.record.lengths:
             batches.append(self._direct.batch(copy=copy))
@@ -289,7 +292,7 @@ class Rollouts:
         return batches
 
     def clear(self) -> None:
-        """The batches are on their way."""
+        """Forget the kept rollouts once they are sent."""
         self._finished = []
         self._steps = self.made = 0
         if self._direct is not None:
@@ -297,16 +300,18 @@ class Rollouts:
 
 
 class SamplerSlot(EpisodeSlot):
-    """Args:
-    recipe: how to set the worker up.
-    number: the worker's.
-    shared: does it live in the caller's own process, whose random generators are none of its business?
+    """The slot of one worker.
+
+    Args:
+        recipe: of the worker.
+        number: the worker's.
+        shared: True if the worker is in the caller's own process, whose random generators it must not change.
     """
 
     def __init__(self, recipe: SlotRecipe, number: int, shared: bool) -> None:
         self._recipe, self._number, self._shared = recipe, number, shared
         self._incarnation = 0
-        self._updates = Updates()  # what it was told since, for a worker that is built anew
+        self._updates = Updates()  # updates since the recipe's, for a worker that is rebuilt
         super().__init__(Globals.SWAP if shared else Globals.SEED)
 
     def _build(self) -> None:
@@ -328,7 +333,7 @@ class SamplerSlot(EpisodeSlot):
         self._updates = self._updates.and_then(updates)
 
     def _seed(self, worker: Any) -> None:
-        """Where the sampler has no seed, and for a worker that stands in for another: seeds of its own."""
+        """Seed a worker if the sampler has no seed, or if the worker replaces another."""
         root = self._recipe.root
         if root is None and self._incarnation == 0:
             return
@@ -346,12 +351,12 @@ class SamplerSlot(EpisodeSlot):
         self._prepare(order)
         rollouts = self._rollouts
         rollouts.guard(control.stopped)
-        rollouts.clear()  # of what the order before could not send
+        rollouts.clear()  # rollouts that the order before could not send
         before = seeding.GlobalState() if order.aside else None
         indices = order.indices
         most = order.most if indices is None else len(indices)
         played, left, self._spec = 0, order.rebuilds, None
-        # who dies loses no more than what is here; by index it is made again
+        # a worker that dies loses only the rollouts that it keeps; by index they are made again
         together = BATCH if order.most is None else min(BATCH, max(1, -(-order.most // PARTS)))
         while (most is None or played < most) and not control.stopped():
             index = None if indices is None else indices[played]
@@ -360,7 +365,7 @@ class SamplerSlot(EpisodeSlot):
                     self._begin(order.root, index)
                 if not rollouts.play():
                     break
-            except BaseException as error:  # noqa: BLE001 - raised on, with its place
+            except BaseException as error:  # noqa: BLE001 - raised again, with its place
                 yield from self._sent(rollouts, indices, played)
                 if not isinstance(error, Exception) or left <= 0:
                     raise _placed(error, order, index) from None
@@ -379,7 +384,7 @@ class SamplerSlot(EpisodeSlot):
             self._worker.seed_episode(self._worker.next_env_seed())
 
     def _sent(self, rollouts: Rollouts, indices: tuple[int, ...] | None, played: int) -> Iterator[Trajectories]:
-        """What is there, ready to go; then it is gone. Spaces travel when they are not those of the batch before."""
+        """Yield the kept batches, then clear them. Spaces travel only if they differ from those of the last batch."""
         try:
             batches = rollouts.batches(copy=self._shared)
         except BadStep as error:
@@ -394,7 +399,7 @@ class SamplerSlot(EpisodeSlot):
         rollouts.clear()
 
     def _prepare(self, order: Order) -> None:
-        """Apply updates. What they raise is the caller's to know, whatever is to become of workers that fail."""
+        """Apply updates. Their errors reach the caller, whatever `on_failure` says."""
         worker = self._worker
         try:
             if order.incarnation != self._incarnation:
@@ -408,14 +413,14 @@ class SamplerSlot(EpisodeSlot):
                     "schedule='deterministic' nor evaluate works with it; a DefaultWorker can"
                 )
             if not order.updates.agent and order.indices is None:
-                worker.update_agent(None)  # no change, but a new request: no rollout spans two of them
+                worker.update_agent(None)  # no change, but a new request: a rollout must not span two requests
             self._tell(worker, order.updates)
         except BaseException as error:
             attributes_of(error)["treadle_phase"] = "update"
             raise
 
     def _rebuild(self) -> None:
-        """A new worker with the same agent and environment, and other seeds."""
+        """Replace the worker by a new one with the same agent and environment, and other seeds."""
         self._incarnation += 1
         try:
             self._worker.shutdown()
@@ -424,7 +429,7 @@ class SamplerSlot(EpisodeSlot):
         self._build()
 
     def _begin(self, root: int, index: int) -> None:
-        """Make the next rollout depend on nothing but the root and its index."""
+        """Seed everything, so that the next rollout depends on nothing but the root and its index."""
         worker, env_seed = self._worker, seeding.episode_env_seed(root, index)
         policy_seed = seeding.episode_policy_seed(root, index)
         seeding.seed_globals(policy_seed)
@@ -443,7 +448,7 @@ def _told(error: BaseException, order: Order, index: int | None) -> Raised:
 
 
 def _placed(error: BaseException, order: Order, index: int | None) -> BaseException:
-    """The same exception, knowing in which episode it happened, and in which step if its worker knew."""
+    """Return the same exception with its episode, and its step if the worker knew it."""
     seed = None if index is None else seeding.episode_env_seed(order.root, index)
     if type(error) is BadStep:
         in_step(error, None)

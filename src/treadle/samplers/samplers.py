@@ -1,6 +1,4 @@
-"""The samplers that users make, which differ in where their workers are, and the older systems' worker loop over two
-queues.
-"""
+"""The samplers that users make, which differ in where their workers run, and garage's worker loop over two queues."""
 
 from __future__ import annotations
 
@@ -18,39 +16,40 @@ from treadle.samplers.pool_sampler import PoolSampler
 class MultiprocessingSampler(PoolSampler):
     """Streams episodes from worker processes.
 
-    Workers play on while the caller takes what is there, and stop at their next step when it has enough. Episodes come
-    through shared memory; an update of the agents is pickled once and mapped by all workers.
+    Workers play on while the caller takes finished episodes. They stop at their next step once the caller has enough.
+    Episodes arrive through shared memory; an update of the agents is pickled once and mapped by all workers.
 
-    May be called as `(agents, envs, ...)` or `(worker_factory, agents, envs)`.
+    Call it as `(agents, envs, ...)` or `(worker_factory, agents, envs)`.
 
     Args:
         agents: an agent for all workers, or a list with one for each; see `treadle.samplers.agents`.
-        envs: an environment (or what makes one in the worker: a registered id, an EnvSpec of Gymnasium's, a callable,
-            an `EnvUpdate`) for all workers, or a list with one for each. Each worker has a copy of its own. A
-            `gymnasium.Env`, or one with `reset() -> (observation, episode_info)` and `step(action) -> EnvStep`.
-        worker_factory: how to make workers. Or the arguments of one, by keyword: max_episode_length, seed, n_workers,
-            worker_class, worker_args; see `WorkerFactory`.
-        schedule: "arrival": episodes count in the order in which they are ready, which favours short ones and fast
-            workers. "deterministic": they count by index, episode i is played from (seed, i) alone, and so the result
-            is the same for any number of workers.
-        allow_stale: hand out episodes of earlier samplings that had no time to arrive, too. Then
-            `episode_infos["agent_version"]` and `["agent_version_last"]` say which sampling's agent (1, 2, ...) played
-            each episode's first and last step, and workers play on between two samplings.
-        on_failure: what becomes of a worker that dies or raises. "drop" (default): a warning names it, the others go
-            on. "restart": another takes its place, with the same agent and environment and other seeds. "raise".
-        step_timeout: seconds in which a worker must take a step; one that does not counts as dead. None: no limit.
-        inference: a `treadle.Inference`, or what its `where` is. "worker": each worker asks the agent by itself.
-            "caller": it is asked in the caller, about all environments that are ready (`docs/inference.md`). "auto": as
-            for `treadle.collect`.
+        envs: an environment for all workers, or a list with one for each. Each worker has its own copy. An environment
+            is a `gymnasium.Env`, or has `reset() -> (observation, episode_info)` and `step(action) -> EnvStep`. A
+            registered id, a Gymnasium `EnvSpec`, a callable or an `EnvUpdate` makes the environment in the worker.
+        worker_factory: a `WorkerFactory`. Or give its arguments by keyword: max_episode_length, seed, n_workers,
+            worker_class, worker_args.
+        schedule: "arrival": episodes count in order of arrival, which favours short episodes and fast workers.
+            "deterministic": episodes count by index. Episode i depends on (seed, i) alone, so the result is the same
+            for any number of workers.
+        allow_stale: True: also return episodes of earlier samplings that arrive late. Then
+            `episode_infos["agent_version"]` and `["agent_version_last"]` hold the number (1, 2, ...) of the sampling
+            whose agent played an episode's first and last step. Workers play on between two samplings.
+        on_failure: the reaction to a worker that dies or raises. `"drop"` (default): a warning names the worker, and
+            the others go on. `"restart"`: another worker with the same agent and environment and other seeds replaces
+            it. `"raise"`: its error is raised.
+        step_timeout: seconds in which a worker must take a step, else it counts as dead. None: no limit.
+        inference: a `treadle.Inference`, or its `where`. `"worker"`: each worker asks the agent by itself.
+            `"caller"`: the caller asks the agent about all environments that are ready (`docs/inference.md`).
+            `"auto"`: as for `treadle.collect`.
         num_envs: environments that are played at a time with the agent in the caller; None: 8 a worker.
-        progress: show on stderr how far a sampling is? As for `treadle.collect`; None (default): only on a terminal,
-            where rich is installed.
-        worker_options: a `treadle.WorkerOptions`: how workers are run; the backend is the class's.
+        progress: show the progress of a sampling on stderr, as for `treadle.collect`. None (default): only on a
+            terminal, if rich is installed.
+        worker_options: a `treadle.WorkerOptions`. The class decides the backend.
 
     Raises:
-        TypeError: neither a factory nor max_episode_length, no agents or envs, or what is neither.
-        ValueError: a list of another length than there are workers, or an option that makes no sense.
-        StartupFailed: a worker could not be made; nothing is left running.
+        TypeError: a factory and max_episode_length are missing, or agents or envs are missing or of another type.
+        ValueError: a list of another length than the number of workers, or an invalid option.
+        StartupFailed: a worker could not be made; all workers are ended.
     """
 
     backend = "process"
@@ -58,18 +57,18 @@ class MultiprocessingSampler(PoolSampler):
 
 
 def run_worker(factory: Any, to_worker: Any, to_sampler: Any, worker_number: int, agent: Any, env: Any) -> None:
-    """Run a worker over two queues, for samplers of one's own.
+    """Run a worker over two queues, for a user's own sampler.
 
-    It does not stream at first. "start" (with an agent update, an environment update and a version) and "continue" make
-    it stream: it puts ("episode", (batch, version, worker_number)) into `to_sampler` after every rollout. "stop", or a
-    full queue, ends that; "exit" ends the worker. It never blocks on sending.
+    The worker does not stream at first. "start", with (agent update, environment update, version), and "continue" make
+    it stream. A streaming worker puts ("episode", (batch, version, worker_number)) into `to_sampler` after every
+    rollout. "stop", or a full queue, ends streaming; "exit" ends the worker. Sending never blocks.
 
     Args:
         factory: makes the worker.
         to_worker: queue of (tag, contents).
         to_sampler: queue for episodes.
         worker_number: the worker's.
-        agent, env: for its first updates. These and updates may be pickled (bytes).
+        agent, env: the first updates. These and later updates may be pickled (bytes).
 
     Raises:
         AssertionError: an unknown tag.
@@ -101,7 +100,7 @@ def run_worker(factory: Any, to_worker: Any, to_sampler: Any, worker_number: int
 
 
 def _next(to_worker: Any, wait: bool) -> tuple[str, Any]:
-    """The next message; while streaming, nothing new means "continue"."""
+    """Return the next message; without `wait`, an empty queue counts as "continue"."""
     try:
         return to_worker.get(wait)
     except queue.Empty:
@@ -115,14 +114,14 @@ def _unpickled(value: Any) -> Any:
 class LocalSampler(PoolSampler):
     """Plays in the caller's own thread: one rollout of each worker in turn.
 
-    The same as `MultiprocessingSampler`, in the same loop, without processes: for debugging, and for environments that
-    cannot leave the caller. The caller's `random`, `numpy.random` and torch generators are as they were after every
-    call; each worker has states of its own. The agents are the caller's own objects (one for all workers, if no list
-    is given); environments are copied.
+    It runs the loop of `MultiprocessingSampler` without processes, for debugging and for environments that cannot leave
+    the caller. Every call restores the caller's `random`, `numpy.random` and torch generators; each worker has its own
+    states. The agents are the caller's own objects (one for all workers, unless a list is given); environments are
+    copied.
 
     Args:
         agents, envs, worker_factory and those after it: as for `MultiprocessingSampler`.
-        on_failure: as there, but "raise" (the default here) lets exceptions through.
+        on_failure: as there, but the default is "raise", which lets exceptions through.
     """
 
     backend = "serial"
@@ -131,28 +130,31 @@ class LocalSampler(PoolSampler):
     def _own_copy(self, env: Any) -> Any:
         try:
             return copy.deepcopy(env)
-        except Exception:  # noqa: BLE001 - whatever a foreign __deepcopy__ raises; cloudpickle knows more
+        except Exception:  # noqa: BLE001 - a foreign __deepcopy__ may raise anything; cloudpickle copies more objects
             return pickle.loads(pickling.dumps(env))
 
 
 class RaySampler(PoolSampler):
-    """As `MultiprocessingSampler`, with its workers spread over the nodes of a Ray cluster.
+    """A `MultiprocessingSampler` whose workers are spread over the nodes of a Ray cluster.
 
-    Each node has a pool with its share of them, asked with orders of episodes; batches of them come back. An update of
-    the agents is put into Ray's object store once, and pulled once by each node. A worker that dies is replaced by its
-    node's pool, and one whose node is lost has died, too: see on_failure; with "restart" its place is on another node.
+    Each node has a pool with a share of the workers. The pool gets orders for episodes and sends batches of episodes
+    back. An update of the agents is put into Ray's object store once, and pulled once by each node. A node's pool
+    replaces a worker that dies. Workers of a lost node count as dead, see on_failure: "restart" moves them to another
+    node.
 
     Args:
-        agents, envs, worker_factory and those after it: as for `MultiprocessingSampler`; what belongs to this process
-            alone (a queue of multiprocessing, say) cannot go to a node. `n_workers` is as many as cores of this machine
-            where nothing else is said: say how many the cluster has.
-        cluster: a `treadle.Cluster`: at most so many of its nodes are used. None: all of the cluster that the program
-            has connected to by itself; else one of its own on this machine, from the construction to `shutdown_worker`.
-            A cluster that the program has connected to is never shut down.
+        agents, envs, worker_factory and those after it: as for `MultiprocessingSampler`. Objects that belong to this
+            process alone, such as a multiprocessing queue, cannot go to a node. `n_workers` defaults to the cores of
+            this machine: give the number of the cluster's cores.
+        cluster: a `treadle.Cluster`, which also limits the number of nodes. None: all nodes of the cluster that the
+            program is connected to. Without a connection, a cluster is started on this machine until
+            `shutdown_worker`. A cluster that the program has connected to is never shut down.
 
     Raises:
-        As `MultiprocessingSampler`; MissingExtra without Ray; UsageError when the address does not answer, or a node
-        has other versions of Python, Treadle or what the workers import.
+        MissingExtra: Ray is not installed.
+        UsageError: the address does not answer, or a node has other versions of Python, Treadle or the workers'
+            packages.
+        The errors of `MultiprocessingSampler`.
     """
 
     default_on_failure = "drop"

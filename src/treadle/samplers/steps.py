@@ -1,6 +1,4 @@
-"""Single steps, what a step is to its episode, the spaces that they are about, and batches of steps, which need not
-belong together.
-"""
+"""Steps, their types and their spaces, and batches of steps, which may belong to different episodes."""
 
 from __future__ import annotations
 
@@ -15,12 +13,13 @@ from treadle.samplers.columns import check_steps, join_tables, rows_of
 
 
 class StepType(enum.IntEnum):
-    """The place of a step in its episode. The *first* step is the one that the first action made, so an episode of one
-    step has no FIRST: its only step is TERMINAL or TIMEOUT.
+    """The place of a step in its episode.
 
-    FIRST: the first step. MID: neither the first nor the last. TERMINAL: the environment ended the episode. TIMEOUT: a
-    time limit of the environment ended it. An episode that a worker's own `max_episode_length` cuts keeps the type its
-    last step had.
+    FIRST: the step of the first action. MID: neither the first nor the last. TERMINAL: the environment ended the
+    episode. TIMEOUT: a time limit of the environment ended it.
+
+    An episode of one step has no FIRST: its only step is TERMINAL or TIMEOUT. If a worker's own `max_episode_length`
+    cuts an episode, its last step keeps its type.
     """
 
     FIRST = 0
@@ -30,8 +29,12 @@ class StepType(enum.IntEnum):
 
     @classmethod
     def get_step_type(cls, step_cnt: int, max_episode_length: int | float | None, done: bool) -> StepType:
-        """The type of step number `step_cnt` (from 1) of an episode that may last `max_episode_length` steps (None: for
-        ever); `done`: did the environment end it? At the limit TIMEOUT wins over TERMINAL.
+        """Return the type of a step. At the limit, TIMEOUT wins over TERMINAL.
+
+        Args:
+            step_cnt: number of the step in its episode, from 1.
+            max_episode_length: the most steps of the episode; None: no limit.
+            done: True if the environment ended the episode.
 
         Raises:
             ValueError: `step_cnt` is below 1.
@@ -51,18 +54,18 @@ _MEMBERS = np.array(list(StepType), dtype=object)
 
 
 def codes_of(step_types: np.ndarray) -> np.ndarray:
-    """uint8[T] of an object array of StepType: what travels between processes."""
+    """Return an object array of StepType as uint8[T], which travels between processes."""
     return step_types.astype(np.uint8)
 
 
 def types_of(codes: np.ndarray) -> np.ndarray:
-    """The object array of StepType that uint8[T] stands for."""
+    """Return the object array of StepType for uint8[T]."""
     return _MEMBERS[codes]
 
 
 @dataclass(frozen=True)
 class InOutSpec:
-    """The spaces of whatever takes one thing and gives another."""
+    """An input space and an output space."""
 
     input_space: Any
     output_space: Any
@@ -70,7 +73,7 @@ class InOutSpec:
 
 @dataclass(frozen=True, init=False)
 class EnvSpec(InOutSpec):
-    """The spaces of an environment, and how long its episodes may last.
+    """The spaces of an environment, and its limit of steps.
 
     Spaces are Gymnasium's, or anything with `contains` (and, where it has one, `flat_dim`).
 
@@ -94,33 +97,33 @@ class EnvSpec(InOutSpec):
 
 
 class _Typed:
-    """Words for a step type."""
+    """Properties that test the step type."""
 
     step_type: StepType
 
     @property
     def first(self) -> bool:
-        """Return True if it is the first step of its episode."""
+        """Return True for the first step of an episode (of more than one step)."""
         return self.step_type is StepType.FIRST
 
     @property
     def mid(self) -> bool:
-        """Return True if it is neither the first nor the last."""
+        """Return True for a step that is neither the first nor the last."""
         return self.step_type is StepType.MID
 
     @property
     def terminal(self) -> bool:
-        """Return True if the environment ended the episode with it."""
+        """Return True if the environment ended the episode with this step."""
         return self.step_type is StepType.TERMINAL
 
     @property
     def timeout(self) -> bool:
-        """Return True if a time limit ended the episode with it."""
+        """Return True if a time limit ended the episode with this step."""
         return self.step_type is StepType.TIMEOUT
 
     @property
     def last(self) -> bool:
-        """Return True if the episode ended with it, in either way."""
+        """Return True if the episode ended with this step, as TERMINAL or TIMEOUT."""
         return self.step_type is StepType.TERMINAL or self.step_type is StepType.TIMEOUT
 
 
@@ -129,12 +132,12 @@ class EnvStep(_Typed):
     """The return value of an environment's `step`.
 
     Attributes:
-        env_spec: the environment's.
-        action: what was done.
-        reward: for it.
-        observation: what it led to.
-        env_info: more about it.
-        step_type: its place in the episode.
+        env_spec: the environment's spaces.
+        action: the action.
+        reward: its reward.
+        observation: the observation after it.
+        env_info: the environment's info dict.
+        step_type: the step's place in the episode.
     """
 
     env_spec: EnvSpec
@@ -147,18 +150,18 @@ class EnvStep(_Typed):
 
 @dataclass(frozen=True)
 class TimeStep(_Typed):
-    """One step with all that is known of it.
+    """One step, with the observations before and after it.
 
     Attributes:
-        env_spec: of the environment.
-        episode_info: what holds for the whole episode.
-        observation: what the action was chosen from.
-        action: what was done.
-        reward: for it.
-        next_observation: what it led to.
-        env_info: more from the environment.
-        agent_info: more from the agent.
-        step_type: its place in the episode.
+        env_spec: the environment's spaces.
+        episode_info: infos of the whole episode.
+        observation: the observation before the action.
+        action: the action.
+        reward: its reward.
+        next_observation: the observation after it.
+        env_info: the environment's info dict.
+        agent_info: the agent's info dict.
+        step_type: the step's place in the episode.
     """
 
     env_spec: EnvSpec
@@ -175,7 +178,7 @@ class TimeStep(_Typed):
     def from_env_step(
         cls, env_step: EnvStep, last_observation: Any, agent_info: dict[str, Any], episode_info: dict[str, Any]
     ) -> TimeStep:
-        """An `EnvStep` with what was seen before it, and what the agent and the episode add."""
+        """Make a `TimeStep` of an `EnvStep`, the observation before it, and the infos of agent and episode."""
         return cls(
             env_spec=env_step.env_spec,
             episode_info=episode_info,
@@ -198,11 +201,11 @@ class TimeStepBatch:
 
     Attributes:
         env_spec: of the environment.
-        episode_infos: what holds for the whole episode of each step: arrays [T, ...].
-        observations: [T, ...]; what the actions were chosen from.
+        episode_infos: arrays [T, ...]; the infos of each step's episode.
+        observations: [T, ...]; the observations before the actions.
         actions: [T, ...].
         rewards: [T].
-        next_observations: [T, ...]; what the actions led to.
+        next_observations: [T, ...]; the observations after the actions.
         agent_infos: arrays [T, ...], or dicts of them.
         env_infos: arrays [T, ...], or dicts of them.
         step_types: `StepType` objects [T].
@@ -232,10 +235,10 @@ class TimeStepBatch:
 
     @classmethod
     def concatenate(cls, *batches: TimeStepBatch) -> TimeStepBatch:
-        """The batches one after the other, in one pass over their arrays.
+        """Concatenate batches in one pass over their arrays.
 
-        Keys that some lack are filled in `env_infos` and `episode_infos` (zeros, and a column `_<key>` that says which
-        rows have them). Raises ValueError for no batch, and for different keys in `agent_infos`.
+        In `env_infos` and `episode_infos`, keys that some batches lack are filled with zeros, and a column `_<key>`
+        says which rows have them. Raises ValueError without a batch, and for different keys in `agent_infos`.
         """
         if not batches:
             raise ValueError("Please provide at least one TimeStepBatch to concatenate")
@@ -243,19 +246,19 @@ class TimeStepBatch:
         return TimeStepBatch(batches[0].env_spec, **join_tables(tables))
 
     def split(self) -> list[Any]:
-        """One batch a step, in order: the inverse of `concatenate`. Arrays are views."""
+        """Return one batch a step, in order: the inverse of `concatenate`. Arrays are views."""
         return [TimeStepBatch(env_spec=self.env_spec, **row) for row in self.to_time_step_list()]
 
     def to_time_step_list(self) -> list[dict[str, Any]]:
-        """One dict a step, whose columns have one row."""
+        """Return one dict a step, whose columns have one row."""
         columns = {name: getattr(self, name) for name in COLUMNS}
         return [{name: rows_of(values, i, i + 1) for name, values in columns.items()} for i in range(len(self))]
 
     @classmethod
     def from_time_step_list(cls, env_spec: EnvSpec, ts_samples: Sequence[dict[str, Any]]) -> TimeStepBatch:
-        """The batch of which `to_time_step_list` made these; each may have any number of rows.
+        """Make a batch of dicts as `to_time_step_list` returns them; each may have any number of rows.
 
-        Raises ValueError for no dict, and what building a batch raises.
+        Raises ValueError without a dict, and what the constructor raises.
         """
         if len(ts_samples) < 1:
             raise ValueError("Please provide at least one dict")
@@ -265,12 +268,12 @@ class TimeStepBatch:
 
     @classmethod
     def from_episode_batch(cls, batch: Any) -> TimeStepBatch:
-        """The steps of an `EpisodeBatch`, with next observations and episode infos as columns."""
+        """Make a batch of an `EpisodeBatch`, with next observations and episode infos as columns."""
         return TimeStepBatch(batch.env_spec, **{name: getattr(batch, name) for name in COLUMNS})
 
     @property
     def terminals(self) -> np.ndarray:
-        """bool[T]: which steps are TERMINAL."""
+        """bool[T]: True for steps that are TERMINAL."""
         return codes_of(self.step_types) == StepType.TERMINAL
 
 

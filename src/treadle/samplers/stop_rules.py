@@ -1,4 +1,4 @@
-"""When a sampling has enough, and what of it is taken, in which order: pure decisions, no processes."""
+"""Stop rules: when a sampling has enough, and which rollouts it takes in which order. Pure decisions, no processes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from treadle.samplers.trajectories import Trajectories
 
 
 class StopRule:
-    """Attributes:
-    needs_all: can it not be kept when a worker is gone?
-    ahead: orders of one sampling that a worker may have at a time.
+    """Base of stop rules.
+
+    Attributes:
+        needs_all: True if the rule cannot be kept once a worker is gone.
+        ahead: orders of one sampling that a worker may have at a time.
     """
 
     needs_all, ahead = False, 1
 
     def __init__(self) -> None:
         self._told = 0
-        self._result: list[Trajectories] = []  # what was taken and has a certain place in the result, in its order
+        self._result: list[Trajectories] = []  # taken batches whose place in the result is certain, in order
 
     @property
     def done(self) -> bool:
@@ -27,31 +29,31 @@ class StopRule:
         raise NotImplementedError
 
     def wants(self, worker: int, mine: int) -> dict[str, Any] | None:
-        """Return fields of the next `Order` of a worker that has `mine` orders already. None: nothing more."""
+        """Return fields of the next `Order` of a worker that has `mine` orders already. None: the worker gets none."""
         raise NotImplementedError
 
     def lose(self, indices: Iterable[int]) -> None:
-        """A worker that was to make rollouts of these indices is gone: they are made again."""
+        """Make these indices again, as the worker that had them is gone."""
 
     def take(self, worker: int, batch: Trajectories) -> Trajectories | None:
         """Return the part of the batch that is taken; None: nothing."""
         raise NotImplementedError
 
     def settled(self) -> list[Trajectories]:
-        """Batches that were taken and whose place in the result is certain, each once, in its order."""
+        """Return taken batches whose place in the result has become certain, in order, each once."""
         new, self._told = self._result[self._told :], len(self._result)
         return new
 
     def batches(self) -> list[Trajectories]:
-        """All that was taken, in the order of the result, once there is enough."""
+        """Return all taken batches in the order of the result, once there is enough."""
         return self._result
 
 
 class AtLeast(StopRule):
-    """Whole rollouts, in order of arrival, until there are so many steps.
+    """Takes whole rollouts in order of arrival, until there are enough steps.
 
     Args:
-        steps: how many, at least 1.
+        steps: the steps wanted, at least 1.
     """
 
     def __init__(self, steps: int) -> None:
@@ -80,7 +82,7 @@ class AtLeast(StopRule):
 
 
 class Exactly(StopRule):
-    """So many episodes of each worker, in worker order.
+    """Takes a number of episodes of each worker, in worker order.
 
     Args:
         episodes: of each worker, at least 1.
@@ -122,12 +124,12 @@ class Exactly(StopRule):
 
 
 class AtLeastByIndex(StopRule):
-    """The rollouts of a schedule, in order of index.
+    """Takes the rollouts of a schedule, in order of index.
 
     Args:
-        schedule: which. Its indices are 0, 1, 2, ...
+        schedule: its indices are 0, 1, 2, ...
         workers: how many workers there are.
-        base: what is added to an index where rollouts are made: an earlier sampling has used those below.
+        base: added to an index to seed its rollout; earlier samplings have used the numbers below.
     """
 
     ahead = 2
@@ -150,7 +152,7 @@ class AtLeastByIndex(StopRule):
             return None
         if all(new) and indices == list(range(indices[0], indices[0] + len(indices))):
             self._taken[indices[0]] = batch
-        else:  # some were made twice, because their worker seemed to be gone
+        else:  # some were made twice, because their worker seemed to be dead
             for i, index in enumerate(indices):
                 if new[i]:
                     self._taken[index] = batch.part(i, i + 1)

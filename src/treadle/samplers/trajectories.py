@@ -1,10 +1,10 @@
-"""Rollouts on their way to the caller: columns with time first, several rollouts one after the other.
+"""Rollouts on their way to the caller: packed columns whose first axis is time, with one or more rollouts.
 
-Small rollouts travel together, because a message costs as much as some 20 steps of a small environment. Step types
-are bytes here, and the spaces come along only when they are new to the caller.
+Small rollouts share a message, because a message costs as much as some 20 steps of a small environment. Step types
+are bytes here, and the spaces are sent only when they are new to the caller.
 
-Large ones are copied to where they are to lie in the result as they arrive (`memory/reserved.py`), so that the memory
-they came in is free for what comes next, and the result is there when the last of it is.
+On arrival, large rollouts are copied to their place in the result (`memory/reserved.py`). This frees the memory that
+they came in for later rollouts, and the result is complete when its last rollout arrives.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Trajectories:
     """R rollouts: N episodes, T steps.
 
     Attributes:
-        env_spec: None: the same as in the worker's batch before.
-        columns: what `EpisodeBatch` takes, but for env_spec and step_types.
+        env_spec: None: the same as in the worker's last batch.
+        columns: the arguments of `EpisodeBatch` by name, without env_spec and step_types.
         codes: uint8[T], see `steps.StepType`.
-        rollouts: int64[R], episodes of each.
-        indices: of the rollouts, where they have any, else empty.
-        kind: the class of batches that the worker made.
+        rollouts: int64[R], episodes of each rollout.
+        indices: of the rollouts; empty if they have none.
+        kind: the class of the worker's batches.
     """
 
     env_spec: Any
@@ -53,10 +53,10 @@ class Trajectories:
         return np.add.reduceat(self.lengths, np.cumsum(self.rollouts) - self.rollouts)
 
     def __deepcopy__(self, memo: Any) -> Trajectories:
-        return self  # made to be handed over: nobody else refers to it
+        return self  # the worker hands it over and keeps no reference
 
     def settle(self, lay: Callable[[Any, np.ndarray], np.ndarray]) -> None:
-        """Let its arrays lie where `lay` says, which is called with each one's path and the array."""
+        """Replace every array by `lay(path, array)`."""
         for name, tree in self.columns.items():
             if isinstance(tree, np.ndarray):
                 self.columns[name] = lay((name,), tree)
@@ -71,14 +71,14 @@ class Trajectories:
         self.columns = {name: self.columns[name] for name in ("rewards", "lengths")}
 
     def part(self, start: int, stop: int) -> Trajectories:
-        """Rollouts start to stop-1; arrays are views."""
+        """Return rollouts start to stop-1; arrays are views."""
         if start == 0 and stop == len(self.rollouts):
             return self
         ends = np.concatenate([[0], np.cumsum(self.rollouts)])
         return self._cut(int(ends[start]), int(ends[stop]), self.rollouts[start:stop], self.indices[start:stop])
 
     def first_episodes(self, count: int) -> Trajectories:
-        """The first `count` episodes, each as a rollout of its own; arrays are views."""
+        """Return the first `count` episodes, each as one rollout; arrays are views."""
         return self._cut(0, count, np.ones(count, np.int64), self.indices[:count])
 
     def _cut(self, first: int, last: int, rollouts: np.ndarray, indices: list[int]) -> Trajectories:
@@ -93,7 +93,7 @@ def _laid(lay: Callable[[Any, np.ndarray], np.ndarray], path: Any, leaf: Any) ->
 
 
 def trajectories_of(batches: Sequence[EpisodeBatch]) -> Trajectories:
-    """The results of workers' rollouts, one batch a rollout."""
+    """Make trajectories of workers' batches, one batch a rollout."""
     columns = join_tables([batch.table() for batch in batches])
     rollouts = np.array([len(batch.lengths) for batch in batches], np.int64)
     codes = codes_of(columns.pop("step_types"))
@@ -101,7 +101,7 @@ def trajectories_of(batches: Sequence[EpisodeBatch]) -> Trajectories:
 
 
 def batch_of(pieces: Sequence[Trajectories], there: Callable[..., Any] | None = None) -> Any:
-    """All of them as one batch, in one pass over the arrays. Raises what building the batch raises.
+    """Join the pieces to one batch, in one pass over the arrays. Raises what the batch's constructor raises.
 
     `there`: see `columns.joined`.
     """

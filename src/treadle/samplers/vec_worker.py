@@ -1,5 +1,6 @@
-"""One agent, several environments: the agent is asked with batches. A rollout is of whole episodes, or of fragments:
-some steps of each environment, which go on where they stopped.
+"""Workers with one agent and several environments, whose agent is asked about a batch of observations.
+
+A rollout holds whole episodes, or fragments: some steps of each environment, which go on where they stopped.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ManyEnvs(DefaultWorker):
         self._needs_env_reset = True
 
     def update_env(self, env_update: Any) -> None:
-        """One environment or `EnvUpdate` for all (copied), or a list with one for each; None: no change.
+        """Use one environment or `EnvUpdate` for all (copied), or a list with one for each; None: no change.
 
         Raises TypeError for an update of another type, ValueError for a list of another length.
         """
@@ -68,7 +69,7 @@ class ManyEnvs(DefaultWorker):
             self._needs_env_reset |= updated
 
     def step_episode(self) -> bool:
-        """One step in every environment. True: at least one episode is over; another one has begun in its place."""
+        """Step every environment. Return True if at least one episode is over; its environment has begun the next."""
         over = self._step_all()
         for i, ended in enumerate(over):
             if ended:
@@ -81,7 +82,7 @@ class ManyEnvs(DefaultWorker):
         return any(over)
 
     def _step_all(self) -> list[bool]:
-        """One step in every environment; which of their episodes are over."""
+        """Step every environment and return, for each, True if its episode is over."""
         episodes = self._episodes
         actions, infos = actions_of(self.agent, [episode.last_obs for episode in episodes if episode is not None])
         over = []
@@ -110,7 +111,7 @@ class ManyEnvs(DefaultWorker):
             raise
 
     def _failed(self, error: Exception, i: int, step: int | None, episode: int) -> None:
-        """Environment i raised and its state is unknown, so all begin anew. The error learns where it was."""
+        """Add the place to an error of environment i. Its state is unknown, so all environments begin anew."""
         self._needs_env_reset = True
         in_step(error, step, episode)
         if (trail := self._trails[i].told()) is not None:
@@ -126,9 +127,9 @@ class ManyEnvs(DefaultWorker):
 
 
 class VecWorker(ManyEnvs):
-    """Steps all its environments at a time; a rollout ends when at least one of their episodes does.
+    """Steps all its environments together; a rollout ends when at least one episode ends.
 
-    Episodes that are not over then go on in the next rollout, unless the agent or an environment was updated.
+    The other episodes go on in the next rollout, unless the agent or an environment was updated.
 
     Args:
         seed, max_episode_length, worker_number: see `Worker`.
@@ -138,12 +139,12 @@ class VecWorker(ManyEnvs):
     _needs_agent_reset = True
 
     def update_agent(self, agent_update: Any) -> None:
-        """As `DefaultWorker.update_agent`; all episodes begin anew, as no episode is to have two policies."""
+        """As `DefaultWorker.update_agent`. All episodes begin anew, as an episode must not have two policies."""
         super().update_agent(agent_update)
         self._needs_agent_reset = True
 
     def start_episode(self) -> None:
-        """After an update: begin an episode in every environment that is not at the beginning of one already."""
+        """After an update, begin an episode in every environment that is not at an episode's beginning."""
         if not (self._needs_agent_reset or self._needs_env_reset):
             return
         reset_agent(self.agent, [True] * self._n_envs)
@@ -156,20 +157,22 @@ class VecWorker(ManyEnvs):
         self._needs_agent_reset = self._needs_env_reset = False
 
     def collect_episode(self) -> EpisodeBatch:
-        """The episodes that are over since the last call."""
+        """Return the episodes that have ended since the last call."""
         completed, self._completed = self._completed, []
         return completed[0] if len(completed) == 1 else EpisodeBatch.concatenate(*completed)
 
     def discard_episode(self) -> None:
-        """Nothing is half done between two steps."""
+        """Forget finished episodes; the others go on, as between two steps each of their steps is complete."""
         self._completed = []
 
 
 class FragmentWorker(ManyEnvs):
-    """A rollout is `timesteps_per_call` steps in each environment, as fragments: first those whose episode ended, then
-    the others, which go on in the next rollout. An update of the agent does not begin the episodes anew.
+    """Plays `timesteps_per_call` steps in each environment as a rollout of fragments.
 
-    In a fragment only an episode's very first step is FIRST, and only its last TERMINAL or TIMEOUT.
+    Fragments whose episode has ended come first, then the others, whose episodes go on in the next rollout. An update
+    of the agent does not begin the episodes anew.
+
+    Only an episode's first step is FIRST, and only its last step is TERMINAL or TIMEOUT, whatever the fragment.
 
     Args:
         seed, max_episode_length, worker_number: see `Worker`.
@@ -191,7 +194,7 @@ class FragmentWorker(ManyEnvs):
         self._timesteps_per_call = timesteps_per_call
 
     def start_episode(self) -> None:
-        """After an update of an environment: begin an episode in all of them."""
+        """After an update of an environment, begin an episode in all environments."""
         if self._needs_env_reset:
             self._needs_env_reset = False
             reset_agent(self.agent, [True] * self._n_envs)
@@ -200,7 +203,7 @@ class FragmentWorker(ManyEnvs):
             self._completed = []
 
     def collect_episode(self) -> EpisodeBatch:
-        """The fragments since the last call."""
+        """Return the fragments since the last call."""
         fragments, self._completed = self._completed, []
         for i, episode in enumerate(self._episodes):
             if episode is not None and len(episode):
@@ -220,7 +223,7 @@ class FragmentWorker(ManyEnvs):
                 self._go_on(i, episode)
 
     def rollout(self) -> EpisodeBatch:
-        """`timesteps_per_call` steps in each environment."""
+        """Play `timesteps_per_call` steps in each environment."""
         self.start_episode()
         for _ in range(self._timesteps_per_call):
             self.step_episode()

@@ -1,9 +1,8 @@
-"""The interface of workers, which play episodes somewhere, and the worker that plays one a rollout. Subclass either,
-or another of those that are there.
+"""The interface of workers, which play episodes, and `DefaultWorker`, which plays one episode a rollout.
 
-A sampler makes its workers by a `WorkerFactory`, gives them the agent and the environment, and calls `rollout` again
-and again. Everything else is the worker's own business: what a rollout is, how many environments it has, what an
-update means.
+Users may subclass any worker. A sampler makes its workers with a `WorkerFactory`, gives them the agent and the
+environment, and calls `rollout` repeatedly. The worker decides what a rollout contains, how many environments it has,
+and what an update means.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from treadle.samplers.steps import EnvStep
 from treadle.spaces.fit import Fit
 from treadle.wire.copies import snapshot
 
-# first numbers of the seed paths of workers; 0 to 4 are taken, see docs/architecture.md
+# first numbers of workers' seed paths; 0 to 4 have other uses, see docs/architecture.md
 ENVIRONMENTS, GLOBALS = 5, 6
 
 
@@ -31,16 +30,16 @@ class Worker:
     """Base of workers.
 
     Args:
-        seed: of the sampler, None: another one every time.
+        seed: of the sampler; None: a new seed each time.
         max_episode_length: steps after which an episode is cut; may be infinite.
         worker_number: from 0; makes the seeds of several workers differ.
 
     Attributes:
-        agent, env: what it plays with; None before the first update.
-        by_index: does `rollout` play one environment from one seed on, so that episodes can be made by index
-            (`schedule="deterministic"`, `evaluate`)?
-        interruptible: may a rollout be given up between two calls of `step_episode`, and `discard_episode` be called
-            then? Otherwise a stop waits for the rollout's end.
+        agent, env: the agent and the environment; None before the first update.
+        by_index: True if `rollout` plays one environment from one seed, so that episodes can be made by index
+            (`schedule="deterministic"`, `evaluate`).
+        interruptible: True if a rollout may be given up between two calls of `step_episode`, followed by
+            `discard_episode`. False: a stop waits for the rollout's end.
     """
 
     agent: Any = None
@@ -55,21 +54,24 @@ class Worker:
         self.reseed(None if seed is None else int(seed), 0)
 
     def reseed(self, root: int | None, incarnation: int) -> None:
-        """Derive the seeds of environments to come from here on. Samplers call this for a worker that stands in for
-        one that has died (`incarnation` 1, 2, ...), and where there is no seed (`root` is then drawn once for all)."""
+        """Derive the seeds of later environments from `root` and `incarnation`.
+
+        Samplers call this for a worker that replaces a dead one (`incarnation` 1, 2, ...). A sampler without a seed
+        also calls it, with one random `root` for all workers.
+        """
         self._root = secrets.randbits(62) if root is None else root % 2**63
         self._incarnation, self._seeded = incarnation, 0
 
     def next_env_seed(self) -> int:
-        """A seed for an environment that this worker takes over; another one at each call."""
+        """Return a seed for an environment that this worker takes over, a different one at each call."""
         self._seeded += 1
         return seeding.derive(self._root, ENVIRONMENTS, self._worker_number, self._incarnation, self._seeded)
 
     def adopt(self, old_env: Any, env_update: Any) -> tuple[Any, bool]:
-        """The environment to use after an update, and whether there was one.
+        """Return (the environment to use after an update, True if there was an update).
 
-        A new one is adapted if it is a `gymnasium.Env`, and seeded apart from its copies. Updates are called with the
-        environment as its owner knows it, without the adapter. Raises TypeError for an update of an unknown type.
+        A new environment is adapted if it is a `gymnasium.Env`, and gets another seed than its copies. Updates are
+        called with the environment without its adapter. Raises TypeError for an update of an unknown type.
         """
         known = None if old_env is None else bare(old_env)
         new, updated = apply_env_update(known, env_update)
@@ -80,15 +82,15 @@ class Worker:
         return env, True
 
     def update_agent(self, agent_update: Any) -> None:
-        """Change the agent. None: no change. What else there may be is the worker's business."""
+        """Change the agent. None: no change. The worker decides which other updates it accepts."""
         raise NotImplementedError(f"{type(self).__name__}.update_agent")
 
     def update_env(self, env_update: Any) -> None:
-        """Change the environment. None: no change. What else there may be is the worker's business."""
+        """Change the environment. None: no change. The worker decides which other updates it accepts."""
         raise NotImplementedError(f"{type(self).__name__}.update_env")
 
     def rollout(self) -> EpisodeBatch:
-        """Play; by default one episode: start, step until it is over, collect."""
+        """Play a rollout; by default one episode: start it, step until it is over, collect it."""
         self.start_episode()
         while not self.step_episode():
             pass
@@ -99,7 +101,7 @@ class Worker:
         raise NotImplementedError(f"{type(self).__name__}.start_episode")
 
     def step_episode(self) -> bool:
-        """One step. True: the episode is over, by the environment's word or at `max_episode_length`."""
+        """Take one step. Return True if the environment or `max_episode_length` has ended the episode."""
         raise NotImplementedError(f"{type(self).__name__}.step_episode")
 
     def collect_episode(self) -> EpisodeBatch:
@@ -107,7 +109,7 @@ class Worker:
         raise NotImplementedError(f"{type(self).__name__}.collect_episode")
 
     def discard_episode(self) -> None:
-        """Forget what was not collected. Called when a rollout was given up; see `interruptible`."""
+        """Forget steps that were not collected. Called when a rollout was given up; see `interruptible`."""
         raise NotImplementedError(f"{type(self).__name__}.discard_episode")
 
     def seed_episode(self, env_seed: int) -> None:
@@ -115,7 +117,7 @@ class Worker:
         raise NotImplementedError(f"{type(self).__name__}.seed_episode")
 
     def shutdown(self) -> None:
-        """Give back what it holds, its environments first of all. Called once."""
+        """Release the worker's resources: close its environments first. Called once."""
 
     def __getstate__(self) -> Any:
         raise ValueError("Workers are not pickleable. Please pickle the WorkerFactory instead.")
@@ -124,9 +126,11 @@ class Worker:
 class DefaultWorker(Worker):
     """Plays one episode a rollout.
 
-    Subclasses may override any of its methods, and use what they fill: `_prev_obs` (what the next action is chosen
-    from), `_eps_length`, `_observations` and `_env_steps` (one a step), `_agent_infos` (key -> one value a step),
-    `_lengths` (one an episode) and `_episode_infos` (key -> one value an episode).
+    Subclasses may override any method, and use the attributes that the methods fill:
+
+    - `_prev_obs`: the observation that the next action is chosen from. `_eps_length`: steps of the present episode.
+    - `_observations` and `_env_steps`: one a step. `_agent_infos`: key -> one value a step.
+    - `_lengths`: one an episode. `_episode_infos`: key -> one value an episode.
 
     Args:
         seed, max_episode_length, worker_number: see `Worker`.
@@ -158,9 +162,9 @@ class DefaultWorker(Worker):
             seeding.seed_globals(seeding.derive(self._root, GLOBALS, self._worker_number, self._incarnation))
 
     def update_agent(self, agent_update: Any) -> None:
-        """A dict, tuple or array: the agent's new parameters. None: no change. Anything else: a new agent.
+        """Set the agent's parameters if the update is a dict, tuple or array, else replace the agent. None: no change.
 
-        Raises TypeError for parameters that the agent does not take, and for what is no agent.
+        Raises TypeError for parameters if the agent has no `set_param_values`, and for an object that is not an agent.
         """
         if is_parameters(agent_update):
             set_parameters(self.agent, agent_update)
@@ -168,7 +172,10 @@ class DefaultWorker(Worker):
             self.agent = as_agent(agent_update)
 
     def update_env(self, env_update: Any) -> None:
-        """An environment, what makes one, or an `EnvUpdate`; None: no change. Raises TypeError for anything else."""
+        """Use an environment, an object that makes one, or an `EnvUpdate`; None: no change.
+
+        Raises TypeError for an update of another type.
+        """
         self.env, updated = self.adopt(self.env, env_update)
         if updated:
             self._fit_env = None
@@ -182,10 +189,10 @@ class DefaultWorker(Worker):
         reset_agent(self.agent)
 
     def step_episode(self) -> bool:
-        """One step. True: the episode is over, by the environment's word or at `max_episode_length`."""
-        if self._fit_env is not self.env:  # it may have been replaced in any way
+        """Take one step. Return True if the environment or `max_episode_length` has ended the episode."""
+        if self._fit_env is not self.env:  # a subclass may replace `env` in any way
             self._fit_env, self._fit = self.env, fit_of(self.env)
-        if self._eps_length == 0:  # here, as subclasses have ways of their own to begin
+        if self._eps_length == 0:  # checked here, as a subclass may begin episodes in its own way
             self._prev_obs = fitted(self._fit, self._prev_obs, 0)
         action, agent_info = action_of(self.agent, self._prev_obs)
         self._observations.append(snapshot(self._prev_obs))  # an environment may use its array again
@@ -204,9 +211,9 @@ class DefaultWorker(Worker):
         return False
 
     def collect_episode(self) -> EpisodeBatch:
-        """The episodes since the last call, as a batch.
+        """Return the episodes since the last call as a batch.
 
-        Each one's last observation is what its last step led to, also where a subclass has noted another.
+        The last observation of an episode is that of its last step, even if a subclass has noted another.
         """
         steps, lengths = self._env_steps, np.array(self._lengths, np.int64)
         ends = np.cumsum(lengths) - 1
@@ -226,7 +233,7 @@ class DefaultWorker(Worker):
         return batch
 
     def discard_episode(self) -> None:
-        """Forget what was not collected."""
+        """Forget steps that were not collected."""
         self._forget()
 
     def seed_episode(self, env_seed: int) -> None:

@@ -1,4 +1,4 @@
-"""How to make workers, wherever they are to work."""
+"""The factory that makes a sampler's workers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from treadle.wire import bell
 
 
 def identity_function(value: Any) -> Any:
-    """The value."""
+    """Return the value."""
     return value
 
 
 def check_arguments(n_workers: Any, max_episode_length: Any, seed: Any, worker_class: Any, worker_args: Any) -> None:
-    """Raises UsageError for what makes no workers."""
+    """Raise UsageError for arguments that a `WorkerFactory` cannot use."""
     if not (isinstance(n_workers, float) and n_workers.is_integer() and n_workers >= 1):
         check_whole(n_workers=n_workers)
     if not isinstance(max_episode_length, Real) or not float(max_episode_length) >= 1:
@@ -42,16 +42,16 @@ class WorkerFactory:
         max_episode_length: steps after which an episode is cut; may be infinite.
         is_tf_worker: refused: put the session into a worker class of your own.
         seed: see `Worker`.
-        n_workers: how many; None: as many as this process may use cores, asked when the factory is made. Where the
-            number decides nothing of what is sampled a sampler may add some to these (`docs/sampling.md`).
+        n_workers: the number of workers; None: the cores that this process may use when the factory is made. With
+            None, a sampler may add workers if their number does not change the result (`docs/sampling.md`).
         worker_class: called with seed, max_episode_length, worker_number and `worker_args`, all by keyword.
         worker_args: more arguments for the class.
 
     Attributes:
-        given: was the number?
+        given: True if `n_workers` was given.
 
     Raises:
-        UsageError: a number of workers that makes no sense, or `is_tf_worker`.
+        UsageError: an argument is invalid, or `is_tf_worker` is True.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class WorkerFactory:
         self._worker_args = dict(worker_args or {})
 
     def prepare_worker_messages(self, objs: Any, preprocess: Callable[[Any], Any] = identity_function) -> list[Any]:
-        """One thing for each worker: those of a list, or the same for all; each passed through `preprocess`.
+        """Return one object for each worker: those of a list, or the same for all, each passed through `preprocess`.
 
         Raises ValueError for a list of another length.
         """
@@ -88,9 +88,9 @@ class WorkerFactory:
         return [preprocess(objs) for _ in range(self.n_workers)]
 
     def check_first(self, agent: Any, env: Any) -> None:
-        """Raise TypeError for an agent or environment that no worker can begin with, before any is made.
+        """Raise TypeError for an agent or environment that a worker cannot begin with, before a worker is made.
 
-        Nothing is said for workers whose updates are their own, where anything may be an agent or an environment.
+        A worker class with its own `update_agent` or `update_env` may accept any object, so that one is not checked.
         """
         if _ours(self._worker_class, "update_agent"):
             if is_parameters(agent):
@@ -101,7 +101,7 @@ class WorkerFactory:
                 as_update(each)
 
     def __call__(self, worker_number: int) -> Worker:
-        """The worker of that number. Raises ValueError when there are not so many."""
+        """Make the worker of that number. Raises ValueError if the number is too large."""
         if worker_number >= self.n_workers:
             raise ValueError("Worker number is too big")
         return self._worker_class(
