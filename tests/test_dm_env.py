@@ -168,7 +168,7 @@ def test_bad_input_is_one_clear_line() -> None:
         ours.DmVector("CartPole-v1", 2, autoreset_mode="SameStep")
     with pytest.raises(UsageError, match="no word for a row that is gone"):
         ours.DmVector("CartPole-v1", 2, on_failure="drop")
-    with pytest.raises(StartupFailed, match=r"made a CartPoleEnv, which is no dm_env.Environment"):
+    with pytest.raises(StartupFailed, match=r"made a CartPoleEnv, which is not a dm_env.Environment"):
         treadle.make_vec(ours.from_dm_env(lambda: gym.make("CartPole-v1").unwrapped), 2, workers=1)
     env = ours.from_dm_env(lambda: Catch(1))()
     with pytest.warns(UserWarning, match="Catch cannot be seeded"):

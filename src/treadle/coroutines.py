@@ -50,7 +50,7 @@ class Owner:
     timed: is there a time limit? Then its environments are of coroutines.
 
     Attributes:
-        over: nobody waits for it any more, since `given_up` (monotonic).
+        over: its caller no longer waits for it, since `given_up` (monotonic).
         gone: its thread has ended.
         name: of its thread.
         pending: the coroutine that it waits for.
@@ -99,7 +99,9 @@ class Owner:
             return future.result()
         except CancelledError:
             if not self.over:
-                raise CancelledError("not by its pool: it cancels itself, or somebody cancels what it awaits") from None
+                raise CancelledError(
+                    "not by its pool: it cancels itself, or other code cancels what it awaits"
+                ) from None
             raise GivenUp("its time was over") from None
         finally:
             self.pending = None

@@ -80,7 +80,7 @@ class FromDmEnv(gym.Env):
         self._make, self._seed = partial(make, **kw), seed_by
         self.inner = self._make()
         if not isinstance(self.inner, dm_env.Environment):
-            raise UsageError(f"{make!r} made a {type(self.inner).__name__}, which is no dm_env.Environment")
+            raise UsageError(f"{make!r} made a {type(self.inner).__name__}, which is not a dm_env.Environment")
         self._spec = self.inner.observation_spec()
         self.observation_space, self.action_space = space_of(self._spec), space_of(self.inner.action_spec())
 

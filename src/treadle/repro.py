@@ -76,7 +76,7 @@ class Repro:
         objects: what only this process has; `save` pickles them.
         path: the file that it was read from or saved to; None: it is in memory alone.
         stored: the directory of a run whose dataset may have the episode; None: it is of no run.
-        doubt: why it may be somebody else's; "": it was made in this process, or this user has signed its file.
+        doubt: why it may be another user's; "": it was made in this process, or this user has signed its file.
         made_here: was it made in this process? Then its pickles may be opened.
     """
 
@@ -117,7 +117,7 @@ class Repro:
         """What `put` was given; of an importable thing its name ("module:name" or "file.py:name").
 
         Raises:
-            UsageError: it lies in the file as a pickle, or it is a name in a file that may be somebody else's, and
+            UsageError: it lies in the file as a pickle, or it is a name in a file that may be another user's, and
                 `trust` is False. The name of an environment is given all the same: see `treadle.replays.opening`.
         """
         said = self._entry(name)
@@ -216,7 +216,7 @@ class Repro:
         except _DAMAGE as error:
             if isinstance(error, UsageError):
                 raise
-            raise UsageError(f"{path} is no {SUFFIX} file of Treadle's, or a damaged one ({error})") from error
+            raise UsageError(f"{path} is not a {SUFFIX} file of Treadle's, or it is damaged ({error})") from error
         found.path = Path(path)
         return found
 

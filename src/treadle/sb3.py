@@ -179,7 +179,7 @@ class VecEnv(vec_env.VecEnv):
     def get_images(self) -> list[Any]:
         """One RGB picture an environment. Unless their render mode is "rgb_array" a warning, and n times None."""
         if self.render_mode != "rgb_array":
-            text = f"there are no images with render_mode={self.render_mode!r}: make the environments with 'rgb_array'"
+            text = f"no images are made with render_mode={self.render_mode!r}: make the environments with 'rgb_array'"
             warnings.warn(text, stacklevel=2)
             return [None] * self.num_envs
         return list(self.vector.render())

@@ -37,7 +37,7 @@ def signature(kind: str, content: Any, names: Iterable[Any]) -> str:
 
 
 def doubt(kind: str, content: Any, names: Iterable[Any], found: Any) -> str:
-    """Why a file with the signature `found` may be somebody else's; "" for one of this user's own."""
+    """Why a file with the signature `found` may be another user's; "" for one of this user's own."""
     try:
         key = _key()
     except OSError as error:
@@ -86,7 +86,7 @@ def _key() -> bytes:
     finally:
         os.close(fd)
     if len(key) != SIZE or about.st_uid != os.geteuid() or about.st_mode & 0o077:
-        raise OSError(f"{path} is not {SIZE} bytes of this user's that nobody else may read (mode 0600): remove it")
+        raise OSError(f"{path} is not {SIZE} bytes of this user's that only this user may read (mode 0600): remove it")
     return key
 
 

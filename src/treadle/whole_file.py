@@ -34,7 +34,7 @@ def opened(path: str | Path, most: float = inf) -> BinaryIO:
     about = os.fstat(file.fileno())
     if not stat.S_ISREG(about.st_mode) or about.st_size > most:
         file.close()
-        raise ValueError(f"{path} is no regular file, or too large")
+        raise ValueError(f"{path} is not a regular file, or is too large")
     return file
 
 

@@ -24,8 +24,8 @@ NO_IDS = {
     "Taxi-v2": "there is no environment 'Taxi-v2': .*Please use `Taxi-v4`",
     "nowhere:Foo-v0": "there is no environment 'nowhere:Foo-v0': No module named 'nowhere'",
     "a b": "there is no environment 'a b': Malformed environment ID",
-    ":CartPole-v1": "':CartPole-v1' is no environment: module:Id is",
-    "gymnasium:": "'gymnasium:' is no environment: module:Id is",
+    ":CartPole-v1": "':CartPole-v1' is not an environment: module:Id is",
+    "gymnasium:": "'gymnasium:' is not an environment: module:Id is",
 }
 
 

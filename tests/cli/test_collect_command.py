@@ -502,7 +502,7 @@ def test_a_policy_that_carries_something_over_is_not_called_an_environment(tmp_p
     play = ("collect", f"{ZOO}:Walk", "--episodes", 9, "--workers", 1, "--policy", f"{ZOO}:CountsCalls")
     done = treadle(*play, "--out", tmp_path / "o", "--seed", 1)
     assert done.returncode == 0
-    assert "or the policy does (a reset(seed=...) or rng mends that)" in one_line(done.stderr)
+    assert "a reset(seed=...) or rng mends the other" in one_line(done.stderr)
 
 
 def test_an_environment_without_a_spec_is_noted(tmp_path: Path) -> None:
@@ -603,7 +603,7 @@ def test_a_run_can_be_asked_what_it_is(walked: tuple[Path, str], tmp_path: Path)
     assert json.loads(as_json.stdout)["summary"]["hash"] == before
     assert (verified.returncode, verified.stdout) == (0, "3 episodes read, nothing damaged\n")
     for done in (nowhere, no_run):
-        assert (done.returncode, "is no directory of a run" in one_line(done.stderr)) == (2, True)
+        assert (done.returncode, "is not the directory of a run" in one_line(done.stderr)) == (2, True)
 
 
 def test_an_unfinished_run_says_how_far_it_is(tmp_path: Path) -> None:

@@ -515,7 +515,7 @@ def test_a_node_whose_cpus_are_with_others_is_told(
     ends.start()
     assert len(list(treadle.collect("CartPole-v1", episodes=2, cluster=treadle.Cluster(nodes=1, cpus_per_node=1)))) == 2
     ends.join()
-    assert "others may have its CPUs" in caplog.text
+    assert "others may hold its CPUs" in caplog.text
 
 
 def test_the_callers_mistakes_are_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,7 @@ def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:
     refused([a, b, other], rf"{other} is of another run than {a}: seed is 2, not 1$")
     refused([a, more], rf"{more} is of another run than {a}: n of --shard is 2, not 3$")
     refused([a, b, whole], rf"{whole} is not of a run that was begun with --shard")
-    refused([a, b, tmp_path / "nowhere"], r"nowhere is no directory of a run")
+    refused([a, b, tmp_path / "nowhere"], r"nowhere is not the directory of a run")
     refused([a, a, b], "is named twice")
     with pytest.raises(UsageError, match="is one of the shards"):
         merge_shards([a, b, c], a)
@@ -144,7 +144,7 @@ def test_shards_from_somebody_else_are_not_trusted(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out" / "failures").iterdir()] == ["episode-3.repro"]
     begun = json.loads((shards[1] / "run.json").read_text())
     begun.pop("digest")
-    for shard, said in {1: "1 is no shard", "1/many": "'1/many' is no shard"}.items():
+    for shard, said in {1: "1 is not a shard", "1/many": "'1/many' is not a shard"}.items():
         begun["arguments"]["shard"] = shard
         (shards[1] / "run.json").write_text(json.dumps(begun))
         with pytest.raises(UsageError, match=said):

@@ -171,7 +171,7 @@ def test_of_a_strangers_directory_nothing_is_imported_without_trust(
     out = run_of(tmp_path / "o")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "of-somebody-else"))
     monkeypatch.setattr(film_module, "in_child", lambda *given, **options: pytest.fail("it is played"))
-    with pytest.raises(UsageError, match=r"may be somebody else's .* names code to be imported"):
+    with pytest.raises(UsageError, match=r"may be another user's .* names code to be imported"):
         treadle.film(out, best=1)
     with pytest.raises(SystemExit, match="2"):
         main(["replay", str(out), "--best", "1"])

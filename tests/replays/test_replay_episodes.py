@@ -232,7 +232,7 @@ def test_a_file_is_a_zip_of_json_and_arrays(tmp_path: Path) -> None:
     path = Repro({"face": "episode", "title": "kept"}).save(tmp_path / "kept")
     with zipfile.ZipFile(path) as archive:
         assert json.loads(archive.read("repro.json"))["title"] == "kept"
-    with pytest.raises(treadle.UsageError, match=r"is no \.repro file"):
+    with pytest.raises(treadle.UsageError, match=r"is not a \.repro file"):
         Repro.load(__file__)
 
 

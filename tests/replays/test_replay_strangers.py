@@ -177,7 +177,7 @@ def test_a_file_of_somebody_elses_runs_nothing(case: str, folder: Path) -> None:
     about, words = HOSTILE[case]
     path = hostile(about)
     said = refused(path, *words)
-    assert said.startswith("trap.repro may be somebody else's (its signature is not this user's")
+    assert said.startswith("trap.repro may be another user's (its signature is not this user's")
     assert ". treadle replay trap.repro --trust (trust=True) runs all of it as you" in said
     assert ("; --env ENV (env=) names an environment by hand" in said) == any(each[:4] == "env " for each in words)
     with contextlib.suppress(Exception):
@@ -365,7 +365,7 @@ def test_what_this_user_has_written_is_followed_and_its_pickles_are_not_opened(f
     assert Path(TRAP).exists()
     assert treadle.replay(Repro.load(path).save("again.repro")).steps == 3, "of one of this user's own: another"
     with somebody_else():
-        assert "may be somebody else's" in refused_with_the_trap(path)
+        assert "may be another user's" in refused_with_the_trap(path)
     repro = Repro({**about, "env": {"object": "a function"}}, ACTIONS)
     repro.objects["env"] = Pickled()
     with pytest.raises(UsageError, match="--trust"):
@@ -516,9 +516,9 @@ def test_links_and_pipes_are_no_way_in(folder: Path, tmp_path: Path) -> None:
         (out / name).parent.mkdir(exist_ok=True)
         (out / name).unlink(missing_ok=True)
         os.mkfifo(out / name)
-    with pytest.raises(UsageError, match=r"no run's directory \(.*run.json is no regular file"):
+    with pytest.raises(UsageError, match=r"not a run's directory \(.*run.json is not a regular file"):
         treadle.replay(out, 1)
-    with pytest.raises(UsageError, match=r"is no \.repro file .*is no regular file"):
+    with pytest.raises(UsageError, match=r"is not a \.repro file .*is not a regular file"):
         treadle.replay(out, 0)
 
 
@@ -542,11 +542,11 @@ def test_what_is_ill_formed_is_said_to_be(case: str, folder: Path) -> None:
     content = ILL[case] if isinstance(ILL[case], bytes) else ILL[case].encode()  # type: ignore[union-attr]
     out = run_in(folder / "run")
     (out / "run.json").write_bytes(content)
-    with pytest.raises(UsageError, match="no run's directory"):
+    with pytest.raises(UsageError, match="not a run's directory"):
         treadle.replay(out, 1)
     with zipfile.ZipFile("ill.repro", "w") as archive:
         archive.writestr("repro.json", content)
-    with pytest.raises(UsageError, match=r"is no \.repro file"):
+    with pytest.raises(UsageError, match=r"is not a \.repro file"):
         treadle.replay("ill.repro")
 
 
@@ -578,7 +578,7 @@ def test_json_that_would_fill_the_memory_is_not_read(folder: Path, monkeypatch: 
     out = run_in(folder / "run")
     with open(out / "run.json", "r+b") as file:
         file.truncate(1 << 40)  # of which nothing is on the disk
-    with pytest.raises(UsageError, match=r"no run's directory \(.*run.json is no regular file, or too large"):
+    with pytest.raises(UsageError, match=r"not a run's directory \(.*run.json is not a regular file, or is too large"):
         treadle.replay(out, 1)
     with zipfile.ZipFile("bomb.repro", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("repro.json", b" " * ((64 << 20) + 1))

@@ -367,7 +367,7 @@ def test_a_time_limit_in_threads_is_for_coroutines_alone(on_failure: str) -> Non
         "step_timeout": LIMIT,
         "on_failure": on_failure,
     }
-    refused = r"wants an environment whose reset and step are coroutines .*and Walk is none.* use backend='process'"
+    refused = r"needs an environment with coroutines .*not Walk: .* Use backend='process'"
     with pytest.raises(UsageError, match=refused) as caught:
         treadle.make_vec(lambda: gym.wrappers.TimeLimit(Walk(), 5), 2, **limited)
     assert "\n" not in str(caught.value)

@@ -253,7 +253,7 @@ def test_a_name_is_read_and_not_run(tmp_path: Path) -> None:
         ({"inference": asked(batch_size=9), "num_envs": 8}, "more than the 8 environments"),
         ({"inference": asked(where="worker", max_wait=1.0)}, "max_wait is for a policy that is asked in the caller"),
         ({"inference": asked(where="worker", pad_to=8), "num_envs": 8}, "give one of them"),
-        ({"inference": "worker", "num_envs": 5, "workers": 2}, "no multiple of workers=2"),
+        ({"inference": "worker", "num_envs": 5, "workers": 2}, "not a multiple of workers=2"),
         ({"inference": "caller", "envs_per_worker": 2}, "num_envs= counts"),
         ({"inference": "caller", "patience": 1.0}, "max_wait"),
         ({"inference": "caller", "pad_to": 8}, r"inference=Inference\(pad_to=...\)"),

@@ -236,7 +236,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         sampler(LocalSampler, inference="caller", worker_args={"n_envs": 2})
     with pytest.raises(UsageError, match="a list of different things"):
         sampler(LocalSampler, [Agent(), Agent()], inference="caller")
-    with pytest.raises(UsageError, match="num_envs=3 is no multiple of workers=2"):
+    with pytest.raises(UsageError, match="num_envs=3 is not a multiple of workers=2"):
         sampler(LocalSampler, num_envs=3)
     with pytest.raises(UsageError, match="pad_to=8, but each of 2 workers plays one at a time"):
         sampler(LocalSampler, inference=Inference(pad_to=8))

@@ -112,7 +112,7 @@ def refusing(slot: int, **kwargs: Any) -> Any:
 def test_samplers_that_cannot_be_made(how: str) -> None:
     with pytest.raises(StartupFailed, match=r"slot 1.*ValueError: no sampler for slot 1"):
         vector(how, samplers(2), refusing)
-    with pytest.raises(StartupFailed, match=r"list, which is no task sampler.*slot 0"):
+    with pytest.raises(StartupFailed, match=r"list, which is not a task sampler.*slot 0"):
         vector(how, [{"slot": 2}], refusing)
     with pytest.raises(RuntimeError, match=r"slot 1.*had `None` as it's first task") as caught:
         vector(how, samplers(3, tasks=[1, 0, 1]))
@@ -475,7 +475,7 @@ def test_failures_tell_which_task_it_was(how: str) -> None:
 
 @pytest.mark.parametrize("kind", [VectorSampledTasks, SingleProcessVectorSampledTasks])
 def test_one_dict_is_no_list_of_dicts(kind: Any) -> None:
-    with pytest.raises(UsageError, match=r"one dict for each sampler, got one dict with 'slot': put it into a list"):
+    with pytest.raises(UsageError, match=r"one dict for each sampler, got one dict with 'slot'. Put it into a list"):
         kind(CountSampler, {"slot": 0})
 
 

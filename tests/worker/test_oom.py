@@ -73,7 +73,7 @@ class Killed(Sound):
     ("count", "number", "ran_out", "said"),
     [
         (8, signal.SIGKILL, True, r"SIGKILL\. Memory ran out: the kernel counts 8 .*vmstat, before it started 7\."),
-        (7, signal.SIGKILL, False, r"SIGKILL\. Somebody killed it \(the kernel counts no out-of-memory kill"),
+        (7, signal.SIGKILL, False, r"SIGKILL\. It was killed from outside \(the kernel counts no out-of-memory kill"),
         (8, signal.SIGTERM, False, r"SIGTERM\. The request is lost"),
     ],
 )
@@ -95,6 +95,6 @@ def test_where_nobody_counts_it_is_said_to_be_possible(kernel: Path) -> None:
         pool.reset()
         pool.step([0])
         pool.step([0])
-        with pytest.raises(WorkerDied, match="Perhaps it ran out of memory, or somebody killed it") as caught:
+        with pytest.raises(WorkerDied, match="Perhaps it ran out of memory, or it was killed from outside") as caught:
             pool.step([0])
         assert not caught.value.out_of_memory

@@ -156,7 +156,7 @@ def closed_by_others(error: BaseException) -> UsageError | None:
         return None
     return UsageError(
         "the environment or the policy has closed descriptors that it has not opened, in this episode or in one "
-        f"shortly before it ({error}): look for os.closerange, or for a library that makes itself a daemon"
+        f"shortly before it ({error}). Look for os.closerange, or for a library that makes itself a daemon"
     )
 
 

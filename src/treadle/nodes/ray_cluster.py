@@ -120,7 +120,7 @@ class RayCluster:
             return self._ray.put(value)
         except (raised.ObjectStoreFullError, raised.OutOfDiskError) as error:  # what does not fit goes to a disk first
             raise UsageError(
-                f"Ray's object store is full, and {value.nbytes:,} bytes are to be sent to the nodes: give it more "
+                f"Ray's object store is full, and {value.nbytes:,} bytes are to be sent to the nodes. Give it more "
                 "memory (object_store_memory of ray.init, --object-store-memory of ray start)"
             ) from error
 

@@ -53,7 +53,7 @@ CREDITS = 2  # calls that are under way while there is more to come: the node wo
 LOST_SECONDS = 30.0  # a node that seems to be gone is not tried again
 SLOW_SECONDS = 10.0  # for a node to begin, after which that is said
 LOOK_SECONDS = 1.0  # between two looks for a node, or at a node that says nothing
-TAKEN = "others may have its CPUs (`ray status` tells)"
+TAKEN = "others may hold its CPUs (`ray status` tells)"
 STARTING = "Ray is still starting its process"
 KILL_SECONDS = 5.0  # that an actor has to kill a worker, before it is killed itself
 

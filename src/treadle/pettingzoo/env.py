@@ -98,7 +98,7 @@ class AgentsLayout:
         agents = tuple(getattr(env, "possible_agents", ()))
         if not agents:
             raise UsageError(
-                f"{env} does not say in possible_agents who its agents may be, so nothing can be laid out; one such "
+                f"{env} does not say in possible_agents who its agents may be, so nothing can be laid out. One such "
                 "environment runs in a worker as treadle.pettingzoo.ParallelEnv"
             )
         seen = {agent: env.observation_space(agent) for agent in agents}

@@ -141,7 +141,7 @@ class AgentsFace:
     @property
     def _outcome(self) -> Outcome:
         if self._last is None:
-            raise UsageError("nobody is there before the first reset()")
+            raise UsageError("no agent is there before the first reset()")
         return self._last
 
     def _handed(self, batch: Any, ended: np.ndarray, infos: Any, valid: Any, slots: Any = slice(None)) -> Any:

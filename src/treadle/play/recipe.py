@@ -25,7 +25,7 @@ def options_of(given: ResetOptions, index: int) -> dict[str, Any] | None:
         return None
     options = given(index) if callable(given) else given[index % len(given)]
     if not isinstance(options, Mapping | None):
-        raise UsageError(f"the reset options of episode {index} are no dict but {options!r}")
+        raise UsageError(f"the reset options of episode {index} must be a dict, got {options!r}")
     return options
 
 

@@ -190,9 +190,9 @@ def died(where: Where, report: ExitReport, policy: RestartPolicy = RestartPolicy
     if report.oom:
         hint = f" Memory ran out: {report.oom}."
     elif report.signal == "SIGKILL" and not report.forced:
-        hint = " Perhaps it ran out of memory, or somebody killed it."
+        hint = " Perhaps it ran out of memory, or it was killed from outside."
         if report.oom is not None:
-            hint = " Somebody killed it (the kernel counts no out-of-memory kill since it was started)."
+            hint = " It was killed from outside (the kernel counts no out-of-memory kill since it was started)."
     tail = "\nlast lines of its stderr:\n  " + "\n  ".join(report.stderr[-10:]) if report.stderr else ""
     stack = f"\nits Python stack then:\n{report.stack}" if report.stack else ""
     advice = " The request is lost; close, or use on_failure='restart'." if policy is RestartPolicy.RAISE else ""

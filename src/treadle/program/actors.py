@@ -59,7 +59,7 @@ def build_actor(
     if len(set(map(id, made))) < rows:
         raise UsageError(
             f"the policy {name} has a reset that takes no `row`, so one object cannot act for {rows} environments at "
-            "once: give a class or factory (one policy is made for each), or a reset(row=...), or one environment "
+            "once. Give a class or factory (one policy is made for each), or a reset(row=...), or one environment "
             "a worker"
         )
     return SeparateActors([PolicyActor(each, *layouts, 1, name, deterministic) for each in made])

@@ -205,8 +205,8 @@ class CallerPolicy:
         first = self._tried(batch, slots)
         if not before.same(GlobalState()):
             self.told.append(
-                f"the policy {self.name} draws from the global generator of NumPy, torch or random: what it does "
-                "depends on who was asked before; take `rng`, one generator a row, for the same episodes every time"
+                f"the policy {self.name} draws from the global generator of NumPy, torch or random: its actions "
+                "depend on earlier calls. Take `rng`, one generator a row, for the same episodes every time"
             )
             return
         if rows < 2:
@@ -220,8 +220,8 @@ class CallerPolicy:
         if not same:
             how = f"--pad-to {MULTIPLE} (pad_to={MULTIPLE}) or a multiple of it" if self.pad_to is None else "another"
             self.told.append(
-                f"the actions of the policy {self.name} for an observation depend on the batch that it is in, in their "
-                f"last bits at least: episodes may differ with the number of environments; {how} may mend it"
+                f"the actions of the policy {self.name} for an observation depend on its batch, in their last bits "
+                f"at least. Episodes may differ with the number of environments; {how} may mend it"
             )
 
     def _tried(self, batch: Any, slots: Sequence[int]) -> Any:

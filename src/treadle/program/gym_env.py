@@ -84,8 +84,8 @@ class EnvRecipe:
         if timed and not isinstance(layer, Awaited):
             close_env(env)
             raise UsageError(
-                f"step_timeout with backend='thread' wants an environment whose reset and step are coroutines (async "
-                f"def), and {type(layer).__name__} is none: a thread cannot be killed; use backend='process'"
+                f"step_timeout with backend='thread' needs an environment with coroutines (async def) as reset and "
+                f"step, not {type(layer).__name__}: a thread cannot be killed. Use backend='process'"
             )
         return env  # type: ignore[no-any-return]
 

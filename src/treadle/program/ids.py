@@ -51,7 +51,9 @@ def registered(env_id: str) -> Iterator[None]:
     for an id that is none; and for a module of "module:Id" that is not there."""
     module, colon, name = env_id.rpartition(":")
     if colon and not (module and name):
-        raise UsageError(f"{env_id!r} is no environment: module:Id is a module that registers environments, and an id")
+        raise UsageError(
+            f"{env_id!r} is not an environment: module:Id is a module that registers environments, and an id"
+        )
     try:
         yield
     except gym.error.UnregisteredEnv as error:

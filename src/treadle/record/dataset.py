@@ -138,7 +138,7 @@ class _Dataset:
         path = self.output / "data" / minari_files.METADATA_FILE
         try:
             if type(read_json(path)) is not dict:
-                return f"{path} is no JSON object"
+                return f"{path} is not a JSON object"
         except (OSError, ValueError) as error:
             return f"{path}: {error}"
         return ""

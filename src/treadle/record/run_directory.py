@@ -102,7 +102,7 @@ class RunFiles:
         """
         path = self.path / ARGUMENTS
         if not path.exists():
-            raise UsageError(f"{self.path} is no directory of a run: it has no {ARGUMENTS}")
+            raise UsageError(f"{self.path} is not the directory of a run: it has no {ARGUMENTS}")
         with intact(path):
             content = {"objects": {}, **self.written()[0]}
             below(self.path.absolute(), content["output"])
@@ -256,16 +256,15 @@ class RunDirectory(RunFiles):
             ]
             if changes:
                 raise UsageError(
-                    f"{self.path} was begun with other arguments ({'; '.join(changes)}): resume=True (--resume) "
-                    f"continues with the same ones (only more episodes or steps may be asked for); {AGAIN}, or choose "
-                    "another directory"
+                    f"{self.path} was begun with other arguments ({'; '.join(changes)}). resume=True (--resume) "
+                    f"needs the same ones; only episodes or steps may grow. {AGAIN}, or choose another directory"
                 )
             digests, files = file_digests(arguments), before["files"]
             warnings = [
                 f"{name} has changed since the run was begun: episodes from before and after are mixed"
                 for name, digest in digests.items()
                 if files.get(name, digest) != digest
-            ] + [f"nobody can tell whether {name} is the same object as when the run was begun" for name in unknown]
+            ] + [f"it is unknown whether {name} is the same object as when the run was begun" for name in unknown]
             return Checked(tuple(warnings), bool(grown))
         if found and not force:
             if resume:

@@ -29,7 +29,7 @@ MOST_NAMED = 20  # shards that are missing
 
 
 def shard_of(text: str | None, episodes: int | None) -> tuple[int, int]:
-    """(i, n) of "i/n"; (0, 1) of None. Raises UsageError for what is no shard of so many episodes."""
+    """(i, n) of "i/n"; (0, 1) of None. Raises UsageError for what is not a shard of so many episodes."""
     if text is None:
         return 0, 1
     match = re.fullmatch(r"(\d+)/(\d+)", str(text))
@@ -37,8 +37,8 @@ def shard_of(text: str | None, episodes: int | None) -> tuple[int, int]:
         raise UsageError(f"shard (--shard) is i/n with i from 0 to n - 1, such as 0/4, got {text!r}")
     if episodes is None:
         raise UsageError(
-            "shard (--shard) goes with a number of episodes, not of steps: how many episodes have so many steps "
-            "depends on the lengths of all, and a shard knows its own. Give --episodes (episodes=) instead"
+            "shard (--shard) goes with a number of episodes, not of steps: a shard does not know the lengths of the "
+            "other shards' episodes. Give --episodes (episodes=) instead"
         )
     i, n = int(match[1]), int(match[2])
     if i >= episodes:
@@ -203,7 +203,7 @@ def _together(
 
 def _existing(path: Path) -> RunDirectory:
     if not path.is_dir():
-        raise UsageError(f"{path} is no directory of a run")
+        raise UsageError(f"{path} is not the directory of a run")
     return RunDirectory(path)
 
 
@@ -232,7 +232,7 @@ def _checked(places: dict[Path, RunDirectory], allow_missing: bool) -> tuple[dic
         try:
             i, n = shard_of(shard, begun["arguments"]["episodes"])
         except (KeyError, TypeError, ValueError):
-            raise UsageError(f"{path} is damaged: {shard!r} is no shard") from None
+            raise UsageError(f"{path} is damaged: {shard!r} is not a shard") from None
         if not whole:
             whole, count = begun, n
             first = path

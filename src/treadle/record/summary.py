@@ -280,9 +280,7 @@ def asked(stats: Mapping[str, Any]) -> str:
         return ""
     patience = stats["patience"]
     until = "however long" if patience is None or math.isinf(patience) else f"at most {1e3 * patience:.3g} ms"
-    waits = (
-        f"waits for {stats['size']:.0f} ready, {until}" if stats["size"] > 1 else "asked as soon as anybody is ready"
-    )
+    waits = f"waits for {stats['size']:.0f} ready, {until}" if stats["size"] > 1 else "asked as soon as one is ready"
     return (
         f"asked here {stats['batches']:,.0f} times, {stats['rows_per_batch']:.1f} rows each; at work "
         f"{stats['policy_busy']:.0%} of the time, a slot waits {1e3 * stats['slot_waited']:.2g} ms; {waits}"

@@ -41,8 +41,8 @@ log = logging.getLogger("treadle")
 
 _PATH = 3  # the first number of the seed path of this choice
 BY_BATCH = (
-    "the policy's actions may depend in their last bits on the batch that a row is in: --pad-to 8 (or a multiple of "
-    "it) may mend that"
+    "the policy's actions may depend in their last bits on the batch of a row. --pad-to 8 (or a multiple of it) "
+    "may mend that"
 )
 CHANGES = (
     "and differently once more: the seed does not decide it. reset(seed=...) must seed all that the environment draws "
@@ -54,8 +54,8 @@ ADVICE = {  # by what came of it when it was made once more: without and with a 
     "anew": (ANEW, f"{ANEW}, perhaps a policy that keeps a state from one episode to the next"),
     "kept": (
         "--fresh-env, which builds an environment per episode, may mend that",
-        "either the environment keeps something from one episode to the next (--fresh-env, which builds an environment "
-        "per episode, may mend that) or the policy does (a reset(seed=...) or rng mends that)",
+        "the environment or the policy keeps something from one episode to the next. --fresh-env, which builds an "
+        "environment per episode, may mend the one; a reset(seed=...) or rng mends the other",
     ),
 }
 
@@ -207,7 +207,7 @@ def damage(directory: Path, tell: Callable[[Standing], None] = lambda now: None)
 
     place = RunFiles(directory)
     if not place.begun_there:
-        raise UsageError(f"{directory} is no directory of a run: it has no {ARGUMENTS}")
+        raise UsageError(f"{directory} is not the directory of a run: it has no {ARGUMENTS}")
     with _noted(said):
         begun = place.begun()
         for path in place.journals():

@@ -89,7 +89,7 @@ def _of_run(path: Path, index: int) -> Repro:
     except UsageError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{path} is no run's directory ({error})") from error
+        raise UsageError(f"{path} is not a run's directory ({error})") from error
     repro.doubt, repro.made_here, repro.stored = doubt, False, path
     return repro
 
@@ -162,7 +162,7 @@ def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
 
 @contextmanager
 def kept_out(repro: Repro, *, env: Any, policy: Any, trust: bool) -> Iterator[None]:
-    """In the block a file is replayed. Of one that may be somebody else's nothing is imported from its folder, and
+    """In the block a file is replayed. Of one that may be another user's nothing is imported from its folder, and
     nothing from the current folder, unless the user names an environment or a policy.
 
     Raises:
@@ -181,7 +181,7 @@ def kept_out(repro: Repro, *, env: Any, policy: Any, trust: bool) -> Iterator[No
     try:
         if refused := list(_refused(repro, env, policy)):
             words = ["treadle", "replay", str(path), *([] if repro.path else [str(repro.about["index"])]), "--trust"]
-            text = f"{path} may be somebody else's ({repro.doubt}), and what it names is not run: {'; '.join(refused)}."
+            text = f"{path} may be another user's ({repro.doubt}), and what it names is not run: {'; '.join(refused)}."
             text += f" {shlex.join(words)} (trust=True) runs all of it as you"
             text += "; --env ENV (env=) names an environment by hand" if refused[0].startswith("env ") else ""
             raise UsageError(printable(text))
@@ -238,7 +238,7 @@ def _asks(repro: Repro) -> bool:
 def _why_not(name: Any) -> str:
     """Why a name is none of an installed environment; "" where it is one."""
     if not isinstance(name, str) or not ID.fullmatch(name):
-        return "it is no id, but names code to be imported"
+        return "it is not an id: it names code to be imported"
     if name.startswith(ADAPTERS):
         return "it builds another environment, which an argument names"
     try:

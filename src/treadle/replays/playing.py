@@ -281,8 +281,8 @@ def script_of_slot(repro: Repro, env: Any, trust: bool) -> Callable[[Player], No
     about = repro.about
     if about.get("lost"):
         raise UsageError(
-            f"the slot was last reset with a seed more than {about['lost']:,} steps before what is still recorded: "
-            "reset(seed=...) from time to time, or collect by index, where every episode has its own seed"
+            f"the slot was last reset with a seed more than {about['lost']:,} steps before the recorded ones. "
+            "Call reset(seed=...) from time to time, or collect by index, where every episode has its own seed"
         )
     mode = OnEnd(about["autoreset"])
     actions = actions_of(repro, env.action_space, wants_numpy_integers(env)) or [None] * about["steps"]

@@ -188,7 +188,7 @@ def _besides(run: Run) -> Iterator[str]:
     if run.success is not None and run.returns is not None:
         yield f"Mean return {number(run.returns.mean, digits_of([run.returns.mean]))} {_within(run.returns)}."
     if run.odd:
-        yield f"{len(run.odd):,} returns are no finite numbers, and in no mean: {_links(run.odd)}."
+        yield f"{len(run.odd):,} returns are not finite, and left out of each mean: {_links(run.odd)}."
     again, unequal = run.replayed
     if again:
         result = f"{unequal:,} not equal" if unequal else "equal"

@@ -94,7 +94,7 @@ class Run:
 
     def __init__(self, directory: Path) -> None:
         if not directory.is_dir():
-            raise UsageError(f"{directory} is no directory")
+            raise UsageError(f"{directory} is not a directory")
         found, unread = outcomes_of(directory)
         if not found and (data := data_of(directory)):
             with tried(data.name, unread):
@@ -279,7 +279,7 @@ def paired(first: Run, second: Run) -> list[tuple[Outcome, Outcome]]:
     return sorted(pairs, key=lambda pair: (pair[0].success == pair[1].success, -abs(gap(*pair) or 0.0), pair[0].index))
 
 
-# -- what is stored of each step, in a file that may be somebody else's -----------------------------------------------
+# -- what is stored of each step, in a file that may be another user's -----------------------------------------------
 
 
 def data_of(directory: Path) -> Path | None:

@@ -66,7 +66,9 @@ def asking_of(
     if num_envs is None or workers == "auto":
         return None, num_envs or workers, 1
     if num_envs % int(workers):
-        raise UsageError(f"num_envs={num_envs} is no multiple of workers={workers}: each plays as many as the others")
+        raise UsageError(
+            f"num_envs={num_envs} is not a multiple of workers={workers}: each plays as many as the others"
+        )
     return None, workers, num_envs // int(workers)
 
 

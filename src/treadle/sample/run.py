@@ -201,7 +201,7 @@ class Run:
         if self.cluster is not None and where == "caller":
             raise UsageError(
                 "inference='caller' with a cluster would send every observation of every step to one process and back, "
-                "which takes longer than the steps: give inference='node' (asked once on each node) or 'worker'"
+                "which takes longer than the steps. Give inference='node' (asked once on each node) or 'worker'"
             )
         if self.cluster is None and where == "node":
             raise UsageError("inference='node' asks a policy once for each node: it goes with cluster= (--nodes)")

@@ -76,7 +76,7 @@ def sampler_args(args: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]]:
     if isinstance(args, dict):
         keys = ", ".join(map(repr, args))
         raise UsageError(
-            f"the samplers' arguments are a list with one dict for each sampler, got one dict with {keys}: put it into "
+            f"the samplers' arguments are a list with one dict for each sampler, got one dict with {keys}. Put it into "
             "a list for one sampler, or [dict(...) for slot in range(n)] for n"
         )
     if args is not None and (isinstance(args, str) or not isinstance(args, Sequence)):

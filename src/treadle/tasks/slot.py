@@ -31,7 +31,7 @@ from treadle.tasks.rows import Code, action_rows, blank, fitting, observation_ro
 
 NO_FIRST_TASK = (
     "Newly created task sampler had `None` as it's first task. Every sampler must have at least one task; perhaps "
-    "there are more samplers than tasks (in a test set, say): use fewer samplers, or give each at least one task"
+    "there are more samplers than tasks (in a test set, say). Use fewer samplers, or give each at least one task"
 )
 NO_TASK_AFTER_RESET = (
     "After resetting the task sampler it seems to have no new tasks: next_task() returned None. Its reset() "
@@ -77,7 +77,7 @@ class SamplerRecipe:
         sampler = self.make(**args)
         if not callable(getattr(sampler, "next_task", None)):
             raise UsageError(
-                f"make_sampler_fn returned {type(sampler).__name__}, which is no task sampler: it has no next_task()"
+                f"make_sampler_fn returned {type(sampler).__name__}, which is not a task sampler: it has no next_task()"
             )
         return sampler
 

@@ -248,8 +248,8 @@ class TaskVector:
         for slot, action in zip(slots, actions):
             if slot in books.lost:
                 raise UsageError(
-                    f"slot {slot} moved on in a step that failed, was interrupted or came too late, and nobody saw its "
-                    "result: next_task_at or reset_all brings it back. Nothing was sent"
+                    f"slot {slot} moved on in a step that failed, was interrupted or came too late; its result was "
+                    "lost. next_task_at or reset_all brings it back. Nothing was sent"
                 )
             state = books.special.get(slot)
             if state is Slot.EMPTY:

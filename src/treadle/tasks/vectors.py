@@ -67,7 +67,7 @@ def _pair(data: Any, what: str) -> tuple[Any, Any]:
 def checked(command: str) -> str:
     """Raises NotSupported (a NotImplementedError) for what is no command."""
     if command not in COMMANDS:
-        raise NotSupported(f"{command!r} is no command; there are {', '.join(COMMANDS)}")
+        raise NotSupported(f"{command!r} is not a command; there are {', '.join(COMMANDS)}")
     return command
 
 

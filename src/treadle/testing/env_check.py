@@ -67,7 +67,7 @@ ELSEWHERE = (
 )
 CUT = "after an exception in a step", "reset must put back all that a step changes, also one that was cut short"
 GLOBAL = "draw from self.np_random, which reset(seed=...) seeds, and not from the global generators"
-PARENT = "send signals to processes that it has started, by their pid; its parent may be whoever runs it"
+PARENT = "send signals to processes that it has started, by their pid; its parent may be the process that runs it"
 ADVICE = {  # in the order of findings: what makes others pointless comes first
     "pickle": "give a function that makes it, with what it needs inside",
     "build": "mend the constructor, or what it imports: it must return in any process",
@@ -90,7 +90,7 @@ ADVICE = {  # in the order of findings: what makes others pointless comes first
     "threads": "end and join them in close",
     "children": "end and wait for them in close, and leave them in the worker's process group, which Treadle ends",
     "endless": "a poor policy may play for ever: return truncated, or cut by max_episode_steps= (--max-episode-steps)",
-    "prints": "use the logging module: with many workers nobody can read it",
+    "prints": "use the logging module: with many workers the output is unreadable",
     "state": "planning needs it: see treadle.plan.check_state",
 }
 LEVELS = {"bounds": WARNING, "reused": WARNING, "process": WARNING}

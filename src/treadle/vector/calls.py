@@ -144,8 +144,8 @@ class SlotCalls(gym.vector.VectorEnv):
         over = [slot for slot, state in given.items() if state.over]
         if over and self._core.mode is AutoresetMode.SAME_STEP:
             raise UsageError(
-                f"the episodes of the states for slots {over} have ended, and a vector in SAME_STEP has none that has: "
-                "take them one step later, or make this vector in the mode of theirs"
+                f"the episodes of the states for slots {over} have ended, and a vector in SAME_STEP holds no ended "
+                "episode. Take them one step later, or make this vector in the mode of theirs"
             )
         self._turns.check_free("call_async")
         self._lockstep.call_each({slot: (Ask.SET_STATE, (state,), {}) for slot, state in given.items()})

@@ -461,7 +461,7 @@ def _mode(mode: AutoresetMode | str | None, style: InfoStyle) -> AutoresetMode:
     except ValueError as error:
         raise UsageError(f"autoreset_mode: {error}: choose {', '.join(each.value for each in AutoresetMode)}") from None
     if style is InfoStyle.LEGACY and mode is not AutoresetMode.SAME_STEP:
-        raise UsageError("infos='legacy' tells of final observations, which only autoreset_mode=SAME_STEP has")
+        raise UsageError("infos='legacy' adds final observations, which only autoreset_mode=SAME_STEP has")
     return mode
 
 

@@ -173,8 +173,8 @@ class AsyncVectorEnv(VectorEnv):
     ) -> None:
         if worker is not None:
             raise UsageError(
-                "A custom `worker` must accept 8 arguments of Gymnasium's own worker protocol, which is not spoken "
-                "here: leave worker=None, and put what it does into a wrapper of the environment"
+                "A custom `worker` must accept 8 arguments of Gymnasium's own worker protocol, which Treadle lacks. "
+                "Leave worker=None, and do its work in a wrapper of the environment"
             )
         _check_concurrency(max_concurrency)
         self.env_fns, self.shared_memory, self.copy = env_fns, shared_memory, copy

@@ -58,7 +58,7 @@ def default_backend(given: Mapping[str, Any], *, coroutines: bool = False) -> st
 @cache
 def _tell_the_price() -> None:
     logging.getLogger("treadle").warning(
-        "worker processes are made for Linux (fork, pidfds), and this is %s: environments are stepped in this "
-        "process, on one core, and one that crashes takes your program with it; backend='process' is refused",
+        "worker processes are made for Linux (fork, pidfds), and this is %s. Environments are stepped in this "
+        "process, on one core, and one that crashes ends your program; backend='process' is refused",
         sys.platform,
     )

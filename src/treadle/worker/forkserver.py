@@ -128,7 +128,7 @@ def prepare(modules: Sequence[str], limit: float, *, asked: bool = False) -> tup
         if spoilt.unfit:
             _unfit.add(spoilt.module)
             log.warning(
-                "importing %s %s, and no process can be forked with that: each worker imports it by itself. "
+                "importing %s %s, which a fork does not survive: each worker imports it by itself. "
                 "preload of WorkerOptions says what the fork server imports, preload=() nothing",
                 spoilt.module,
                 spoilt.why,
@@ -303,7 +303,7 @@ class ForkServer:
             if message is None:
                 return None, []
             (kind, value), fds = message
-            if kind == wanted:  # else nobody waits for it any more
+            if kind == wanted:  # else its caller no longer waits for it
                 return value, fds
 
     def stop(self) -> None:

@@ -92,7 +92,7 @@ class WorkerOptions:
         if self.wears and self.backend in ("thread", "serial"):
             raise UsageError("memory_limit and max_episodes_per_worker are for processes, which can be replaced")
         if self.memory_limit is not None and not os.path.exists("/proc/self/statm"):
-            raise UsageError("memory_limit needs /proc/PID/statm, which tells a process's private memory on Linux")
+            raise UsageError("memory_limit needs /proc/PID/statm, which holds a process's private memory on Linux")
         check_seconds("start_timeout", self.start_timeout)
         check_seconds("close_timeout", self.close_timeout, zero=True)
 

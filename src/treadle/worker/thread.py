@@ -74,7 +74,7 @@ class TheirLine(WorkerLine):
         if not self.owner.over:
             super().answer(id, extras, last, ended)
         elif id != CLOSING:
-            raise ClosedPool("nobody waits for it any more")
+            raise ClosedPool("its caller no longer waits for it")
 
 
 class ThreadWorker(Worker):
