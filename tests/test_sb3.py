@@ -386,7 +386,9 @@ def test_nested_spaces_are_refused_as_by_sb3() -> None:
 
 def test_images_without_a_render_mode_are_told_of() -> None:
     envs = VecEnv(told(2, render_mode=None), workers=1)
-    with pytest.warns(UserWarning, match="no images are made with render_mode=None: make the environments with 'rgb_array'"):
+    with pytest.warns(
+        UserWarning, match="no images are made with render_mode=None: make the environments with 'rgb_array'"
+    ):
         assert envs.get_images() == [None, None]
     envs.close()
 
