@@ -63,7 +63,7 @@ def test_wrong_arguments_send_nothing(how: str) -> None:
                 call()
         for index in (slice(0, 2), 1.0, None):
             for call in (lambda: vec.step_at(index, 1), lambda: vec.pause_at(index)):  # noqa: B023 - called at once
-                with pytest.raises(IndexError, match="no slot at index"):
+                with pytest.raises(IndexError, match="no slot has the index"):
                     call()
         vec.pause_at(1)
         for call in (

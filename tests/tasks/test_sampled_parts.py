@@ -163,7 +163,7 @@ def test_tiles() -> None:
     assert mixed[2:4].max() == 0
     assert mixed[4:, 0].min() == 9
     assert tile(images[:1]).shape == (2, 3, 3)
-    with pytest.raises(UsageError, match="no task to be rendered"):
+    with pytest.raises(UsageError, match="nothing to render"):
         tile([])
     with pytest.raises(UsageError, match="picture 1 has 4 channels"):
         tile([images[0], np.zeros((2, 2, 4), np.uint8)])

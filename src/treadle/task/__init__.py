@@ -1,4 +1,4 @@
-"""What is in `treadle.tasks`, under the name that it had before."""
+"""Names of `treadle.tasks` under their older address."""
 
 from treadle.lazy import homes, lazily
 

@@ -1,9 +1,12 @@
-"""Tasks: goals in environments, streams of them, what an agent sees, and vectors of such streams.
+"""Tasks: goals in environments, samplers that yield tasks, sensors that yield observations, and vectors of samplers.
 
-In order of reading: `core` (what a task is, and what an agent sees), `gym` (Gymnasium's environments as tasks), `slot`
-(what runs in a slot), `vector` (what the caller holds), `vectors` (how it is made, and what it does besides stepping).
+Read the modules in this order:
 
-The names below are loaded when they are first used.
+- `core` defines tasks, samplers and sensors; `gym` makes tasks of Gymnasium environments.
+- `slot` runs in a worker. `vector` is the caller's side of stepping. `vectors` has the constructors and the calls
+  besides stepping.
+
+The names below are loaded at their first use.
 """
 
 from treadle.lazy import homes, lazily

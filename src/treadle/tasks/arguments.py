@@ -1,8 +1,8 @@
-"""The arguments of task vectors: those of two generations of AllenAct's constructors, made one set; and errors that are
-ours and at once those that users of AllenAct's vectors catch, or Python's own.
+"""The arguments of task vectors, and errors that are also those of AllenAct's vectors or of Python.
 
-Everything after the second is given by name. Older scripts give more by position, and the two generations put
-different things third: a bool there is `auto_resample_when_done` (the older), anything else callback sensors.
+The arguments unite two generations of AllenAct's constructors. All after the second are keywords, but older scripts
+give more by position. The generations differ in the third argument: a bool is the older one's
+`auto_resample_when_done`; any other object is the newer one's callback sensors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ START_METHODS = ("forkserver", "spawn", "fork")
 
 
 class Default(str):
-    """An argument's default, by which an argument that was given is distinguished from one that was not."""
+    """The default of an argument; its identity shows that the argument was not given."""
 
 
 DEFAULT_METHOD = Default("forkserver")
@@ -51,8 +51,14 @@ NEWER_SINGLE = ("callback_sensor_suite", "auto_resample_when_done", "should_log"
 
 
 def in_either_order(older: tuple[str, ...], newer: tuple[str, ...]) -> Callable[[Init], Init]:
-    """A constructor that takes what comes after its second argument by position as well: by these names, the older ones
-    where the third is a bool. It raises UsageError (a TypeError too) for too many."""
+    """Return a decorator of constructors that also accept the arguments after the second by position.
+
+    Args:
+        older: their names if the third argument is a bool.
+        newer: their names otherwise.
+
+    The constructor raises TooManyArguments for too many arguments by position.
+    """
 
     def door(init: Init) -> Init:
         @wraps(init)
@@ -68,11 +74,14 @@ def in_either_order(older: tuple[str, ...], newer: tuple[str, ...]) -> Callable[
 
 
 class TooManyArguments(UsageError, TypeError):
-    """More arguments by position than there are."""
+    """A constructor was given too many arguments by position."""
 
 
 def sampler_args(args: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """One dict of keyword arguments a sampler, the caller's own left alone. Raises UsageError for none at all."""
+    """Return a copy of the samplers' dicts of keyword arguments.
+
+    Raises UsageError unless `args` is a sequence of dicts with at least one dict.
+    """
     if isinstance(args, dict):
         keys = ", ".join(map(repr, args))
         raise UsageError(
@@ -91,7 +100,7 @@ def sampler_args(args: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Starting:
-    """How processes are started.
+    """The way to start worker processes.
 
     Attributes:
         context: the multiprocessing context, for `vector.mp_ctx`; the pool starts its workers itself.
@@ -103,7 +112,10 @@ class Starting:
 
 
 def starting(method: str | None, context: Any) -> Starting:
-    """From the two arguments that say it. Raises UsageError where both were given, or none."""
+    """Make a `Starting` of `multiprocessing_start_method` and `mp_ctx`.
+
+    Raises UsageError unless exactly one is given, and for an unknown method.
+    """
     if context is not None and method is DEFAULT_METHOD:
         method = None
     if context is not None and not hasattr(context, "get_start_method"):
@@ -122,20 +134,20 @@ def starting(method: str | None, context: Any) -> Starting:
 
 
 def worker_count(max_processes: int | None, n: int) -> int:
-    """How many workers n samplers get. Raises UsageError for a number below 1."""
+    """Return the number of workers for n samplers. Raises UsageError for `max_processes` below 1."""
     check_whole(max_processes=max_processes)
     return n if max_processes is None else min(max_processes, n)
 
 
 def start_limit(start_timeout: float | None, read_timeout: float | None) -> float:
-    """Seconds for all samplers together to be made. Raises UsageError for a `read_timeout` that is no time to wait."""
+    """Return the seconds in which all samplers must be made. Raises UsageError for an invalid `read_timeout`."""
     check_seconds("read_timeout", read_timeout, none=True)
     most = WorkerOptions.start_timeout if start_timeout is None else start_timeout
     return most if read_timeout is None else max(most, 5 * read_timeout)
 
 
 def callback_suite(sensors: Any) -> SensorSuite[Any] | None:
-    """A suite of callback sensors; a suite of another make is taken as it is."""
+    """Return a suite of callback sensors, None without sensors. AllenAct's own suites are used as they are."""
     if sensors is None or hasattr(sensors, "get_observations"):
         return sensors
     suite: SensorSuite[Any] = SensorSuite(sensors)
@@ -147,16 +159,18 @@ class NoSuchSlot(UsageError, IndexError):
 
 
 class NotSupported(UsageError, NotImplementedError):
-    """Something that AllenAct's vectors refuse with NotImplementedError: unequal observation spaces, an unknown command
-    or render mode."""
+    """An operation that AllenAct's vectors refuse with NotImplementedError.
+
+    Examples are unequal observation spaces, an unknown command and an unknown render mode.
+    """
 
 
 class FirstTaskFailed(StartupFailed, RuntimeError):
-    """A sampler raised RuntimeError while it was made; most likely it has no first task."""
+    """A sampler raised RuntimeError while it was made, most likely because it has no first task."""
 
 
 class StartTimedOut(StartupFailed, TimeoutError):
-    """Samplers were not ready in time."""
+    """Samplers were not ready within the time limit."""
 
 
 class StartDied(StartupFailed, EOFError):
@@ -164,14 +178,14 @@ class StartDied(StartupFailed, EOFError):
 
 
 def listed(name: str, given: Any, what: str) -> list[Any]:
-    """Return the values for every slot, as a list. Raises UsageError for what is no sequence of values."""
+    """Return the values for every slot as a list. Raises UsageError for a string or an object without iteration."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise UsageError(f"{name}: {what} must be a sequence, got {type(given).__name__}. Nothing was sent")
     return list(given)
 
 
 def start_error(error: StartupFailed) -> StartupFailed:
-    """The same failure, as a subclass that says what kind it is, where there is one."""
+    """Return the failure as the subclass for its first cause, or unchanged if no subclass fits."""
     first = error.failures[0] if error.failures else None
     kinds: Sequence[tuple[type, type[StartupFailed]]] = (
         (WorkerTimeout, StartTimedOut),
@@ -186,7 +200,7 @@ def start_error(error: StartupFailed) -> StartupFailed:
 
 
 def cannot_travel(error: CannotTravel, args: dict[str, Any], start_method: str | None) -> CannotTravel:
-    """The same, naming the argument of the sampler's that is the cause, if it is one."""
+    """Return the error with the name of the sampler's argument that caused it, if one did."""
     for name, value in args.items():
         reason = why_not(value, start_method)
         if reason is not None:

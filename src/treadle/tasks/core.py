@@ -1,8 +1,8 @@
-"""Tasks: goals set in an environment, one at a time, drawn from a sampler; and sensors, which show an agent of both.
+"""Tasks, the samplers that yield them, and sensors, which make an agent's observations of environment and task.
 
-A *task* is one episode: an environment that is ready to go, sensors that say what the agent sees, a limit of steps and
-a goal. It is stepped until it is done and never reset. A *sampler* is a stream of tasks; `None` says that the stream
-is exhausted, which is a value and no error.
+A *task* is one episode: an environment in its first state, sensors for the agent's observations, a limit of steps and
+a goal. A task is stepped until it is done, and never reset. A *sampler* is a stream of tasks. `None` in place of a task
+means that the stream is exhausted, which is not an error.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ else:
 EnvType = TypeVar("EnvType")
 
 METRICS_KEY = "__AFTER_TASK_METRICS__"  # in the info of the step that ends a task: its metrics
-CALLBACK_KEY = "__AFTER_TASK_CALLBACK__"  # in the same info: what callback sensors showed then
+CALLBACK_KEY = "__AFTER_TASK_CALLBACK__"  # in the same info: observations of the callback sensors
 
 
 class RLStepResult(NamedTuple):
     """The result of a step.
 
     Attributes:
-        observation: of the state reached; from a vector, on the step that ends a task, of the next task (None: there
-            is none).
-        reward: a number, or a list with one an agent.
-        done: is the task over?
-        info: anything else; None is an empty one.
+        observation: of the new state. In a vector, the step that ends a task holds the next task's first observation
+            (None: the sampler is exhausted).
+        reward: a number, or a list with one number for each agent.
+        done: True if the task is over.
+        info: further information; None counts as empty.
     """
 
     observation: Any | None
@@ -48,11 +48,11 @@ class RLStepResult(NamedTuple):
     info: dict[str, Any] | None
 
     def clone(self, new_info: dict[str, Any]) -> RLStepResult:
-        """The same with the fields that `new_info` names replaced; other keys of it are ignored."""
+        """Return a copy with the fields replaced that `new_info` names; its other keys are ignored."""
         return self._replace(**{name: new_info[name] for name in self._fields if name in new_info})
 
     def merge(self, other: RLStepResult) -> RLStepResult:
-        """`other`'s fields where they are not None, and both infos in one, `other`'s entries winning."""
+        """Return a copy with the fields of `other` that are not None. Infos are merged; `other`'s entries win."""
         return RLStepResult(
             self.observation if other.observation is None else other.observation,
             self.reward if other.reward is None else other.reward,
@@ -64,13 +64,13 @@ class RLStepResult(NamedTuple):
 class Sensor(Generic[EnvType, SubTaskType]):
     """One named part of the observations. A subclass overrides `get_observation`.
 
-    `Sensor[Env, Task]` says which environment and which task it looks at; `Sensor[Env]` is a sensor for any task.
+    `Sensor[Env, Task]` names the types of environment and task that the sensor reads; `Sensor[Env]` reads any task.
 
     Args:
-        uuid: its name, the key of its observations.
-        observation_space: what its observations are in. Observations that are arrays of exactly the space's dtype and
-            shape travel through shared memory; anything else is sent as it is, which costs more.
-        kwargs: for subclasses that pass all their arguments on; not used here.
+        uuid: the sensor's name, the key of its observations.
+        observation_space: the space of its observations. Arrays of exactly the space's dtype and shape travel through
+            shared memory; other values are sent as messages, which costs more.
+        kwargs: ignored; for subclasses that pass all their arguments on.
     """
 
     uuid: str
@@ -85,20 +85,20 @@ class Sensor(Generic[EnvType, SubTaskType]):
         return super().__class_getitem__((*of, *rest))  # type: ignore[misc]  # and this
 
     def get_observation(self, env: EnvType, task: SubTaskType | None, *args: Any, **kwargs: Any) -> Any:
-        """Return the sensor's present observation. `task`: None where the environment alone is looked at."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it shows: override get_observation")
+        """Return the sensor's present observation. `task`: None if the sensor reads the environment alone."""
+        raise NotImplementedError(f"{type(self).__name__} has no observation: override get_observation")
 
 
 class SensorSuite(Generic[EnvType]):
-    """Sensors with names of their own.
+    """Sensors with different names.
 
     Args:
-        sensors: in the order in which they are to be asked.
+        sensors: in the order in which they are called.
 
     Attributes:
         sensors: uuid -> sensor.
-        observation_spaces: a Dict space with one entry a sensor, in the same order; of the older `gym` where the
-            sensors' spaces are.
+        observation_spaces: a Dict space with one entry a sensor, in the same order. It is a space of the older `gym`
+            if the sensors' spaces are.
 
     Raises:
         UsageError: two sensors have the same uuid.
@@ -127,16 +127,19 @@ class SensorSuite(Generic[EnvType]):
         return len(self.sensors)
 
     def get(self, uuid: str) -> Sensor[EnvType]:
-        """The sensor of that name. Raises KeyError."""
+        """Return the sensor of that name. Raises KeyError."""
         return self.sensors[uuid]
 
     def get_observations(self, env: EnvType, task: Task[EnvType] | None, **kwargs: Any) -> dict[str, Any]:
-        """uuid -> what that sensor shows now. `kwargs` are given to every sensor."""
+        """Return uuid -> the sensor's present observation. `kwargs` are passed to every sensor."""
         return {uuid: sensor.get_observation(env=env, task=task, **kwargs) for uuid, sensor in self.sensors.items()}
 
 
 def dict_space(spaces: OrderedDict[str, gym.Space[Any]]) -> gym.spaces.Dict:
-    """A Dict space of these, of the library that they are of. Raises UsageError for what is no space."""
+    """Return a Dict space of the library that the spaces are from.
+
+    Raises UsageError for an object that is not a space, and for spaces of two libraries.
+    """
     foreign = {name: space for name, space in spaces.items() if not isinstance(space, gym.Space)}
     for name, space in foreign.items():
         base = next((kind for kind in type(space).__mro__ if kind.__name__ == "Space"), None)
@@ -151,13 +154,14 @@ def dict_space(spaces: OrderedDict[str, gym.Space[Any]]) -> gym.spaces.Dict:
 
 
 class Task(Generic[EnvType]):
-    """One goal in one environment. Subclasses override `_step`, `reached_terminal_state`, `action_space`, `render`,
-    `close`, and mostly `metrics`.
+    """One goal in one environment.
+
+    Subclasses override `_step`, `reached_terminal_state`, `action_space`, `render`, `close`, and usually `metrics`.
 
     Args:
-        env: the environment, in the state in which the task begins.
-        sensors: what the agent sees: a suite, or a sequence of which one is made.
-        task_info: what defines the goal, and anything else worth knowing.
+        env: the environment, in the task's first state.
+        sensors: of the agent's observations: a suite, or a sequence of sensors.
+        task_info: the definition of the goal, and further information.
         max_steps: steps after which the task is over.
 
     Attributes:
@@ -185,9 +189,9 @@ class Task(Generic[EnvType]):
         self.max_steps = max_steps
         self.observation_space = self.sensor_suite.observation_spaces
         self._num_steps_taken = 0
-        self._total_reward: Any = 0.0  # a list with one an agent once a step has brought one
+        self._total_reward: Any = 0.0  # a list with one sum an agent, after a step with a list of rewards
 
-    # -- what a subclass says ----------------------------------------------------------------------------------------
+    # -- methods for subclasses --------------------------------------------------------------------------------------
 
     @property
     def action_space(self) -> gym.Space[Any]:
@@ -195,20 +199,23 @@ class Task(Generic[EnvType]):
         raise self._missing("action_space")
 
     def _step(self, action: Any) -> RLStepResult:
-        """Act, and say what came of it. `step` does the bookkeeping around it; `num_steps_taken` does not count this
-        step yet. A `done` of True here ends nothing by itself: `is_done` decides."""
+        """Take the action and return the result.
+
+        `step` does the bookkeeping; `num_steps_taken` does not count this step yet. `done` in the result does not end
+        the task: `is_done` decides.
+        """
         raise self._missing("_step")
 
     def reached_terminal_state(self) -> bool:
-        """Is the goal reached, or out of reach? The limit of steps is not meant."""
+        """Return True if the goal is reached or out of reach, whatever the limit of steps."""
         raise self._missing("reached_terminal_state")
 
     def render(self, mode: str = "rgb", *args: Any, **kwargs: Any) -> np.ndarray:
-        """A picture of the present state; mode "rgb" is uint8[height, width, 3]."""
+        """Return a picture of the present state; mode "rgb" is uint8[height, width, 3]."""
         raise self._missing("render")
 
     def close(self) -> None:
-        """Give back what the task holds."""
+        """Release the task's resources."""
         raise self._missing("close")
 
     def _missing(self, name: str) -> NotImplementedError:
@@ -216,38 +223,38 @@ class Task(Generic[EnvType]):
 
     @classmethod
     def class_action_names(cls, **kwargs: Any) -> tuple[str, ...]:
-        """Names of the actions, so that `task.step(i)` does what `class_action_names()[i]` says.
+        """Return the names of the actions: `task.step(i)` takes the action `class_action_names()[i]`.
 
-        Raises NotImplementedError in a task class that names none.
+        Raises NotImplementedError unless a subclass overrides it.
         """
-        raise NotImplementedError(f"{cls.__name__} names no actions: override class_action_names")
+        raise NotImplementedError(f"{cls.__name__} does not name its actions: override class_action_names")
 
     def query_expert(self, **kwargs: Any) -> tuple[Any, bool]:
-        """(an expert's action or policy, does the expert know one?). Here there is no expert: (None, False)."""
+        """Return (an expert's action or policy, True if the expert has one); here, without an expert, (None, False)."""
         return None, False
 
     def metrics(self) -> dict[str, Any]:
-        """Name -> value, asked for when the task is done: a vector puts them into that step's info."""
+        """Return name -> value. A vector calls it when the task is done, and puts the result into the step's info."""
         return {
             "ep_length": self.num_steps_taken(),
             "reward": self.cumulative_reward,
             "task_info": self.task_info,
         }
 
-    # -- what it does with that --------------------------------------------------------------------------------------
+    # -- stepping ----------------------------------------------------------------------------------------------------
 
     def get_observations(self, **kwargs: Any) -> Any:
-        """Return the present observations of all sensors; `kwargs` are given to each."""
+        """Return the present observations of all sensors; `kwargs` are passed to each."""
         return self.sensor_suite.get_observations(env=self.env, task=self, **kwargs)
 
     def step(self, action: Any) -> RLStepResult:
-        """Act once. Override `_step` rather than this.
+        """Take one step. Override `_step` rather than this method.
 
         Args:
-            action: of the action space; with several agents, whatever the task takes for all of them.
+            action: of the action space; with several agents, an object that the task accepts for all of them.
 
         Returns:
-            what `_step` returned, `done` also where the task is over.
+            The result of `_step`, with `done` True if `is_done` is.
 
         Raises:
             UsageError: the task is over already.
@@ -280,33 +287,35 @@ class Task(Generic[EnvType]):
         return self.num_steps_taken() >= self.max_steps
 
     def is_done(self) -> bool:
-        """Return True if it is over: the goal decided, or all steps used up."""
+        """Return True if the task is over: in a terminal state, or with all steps used up."""
         return self.reached_terminal_state() or self.reached_max_steps()
 
     def is_truncated(self) -> bool:
-        """Was it cut short: is it over, with its steps used up and the goal undecided? Override it where something else
-        cuts tasks short; a vector asks on the step after which the task is done."""
+        """Return True if the limit of steps, and not a terminal state, has ended the task.
+
+        Override it if anything else cuts tasks short. A vector calls it on the step after which the task is done.
+        """
         return self.reached_max_steps() and not self.reached_terminal_state()
 
     @property
     def cumulative_reward(self) -> float:
-        """The sum of rewards so far; with several agents the mean of theirs."""
+        """The sum of rewards so far; with several agents, the mean of their sums."""
         total = self._total_reward
         return float(np.mean(total)) if isinstance(total, list) else total
 
     # -- names of actions --------------------------------------------------------------------------------------------
 
     def action_names(self) -> tuple[str, ...]:
-        """Names of this task's actions; override it where `class_action_names` needs arguments."""
+        """Return the names of this task's actions; override it if `class_action_names` needs arguments."""
         return self.class_action_names()
 
     @property
     def total_actions(self) -> int:
-        """How many actions an agent has."""
+        """The number of actions of an agent."""
         return len(self.action_names())
 
     def index_to_action(self, index: int) -> str:
-        """The name of an action. Raises AssertionError for a number that is not in 0..total_actions - 1."""
+        """Return the name of an action. Raises AssertionError unless `index` is in 0..total_actions - 1."""
         if not 0 <= index < self.total_actions:
             raise AssertionError(f"action {index} is not in 0..{self.total_actions - 1}")
         return self.action_names()[index]
@@ -318,11 +327,11 @@ class TaskSampler(abc.ABC):
     @property
     @abc.abstractmethod
     def length(self) -> int | float:
-        """How many tasks can still be sampled; float("inf") for a stream without end."""
+        """The number of tasks that can still be sampled; float("inf") for a stream without end."""
 
     @property
     def total_unique(self) -> int | float | None:
-        """How many different tasks there are, may be float("inf"); None where that is unknown."""
+        """The number of different tasks, which may be float("inf"); None: unknown."""
         return None
 
     @property
@@ -332,34 +341,34 @@ class TaskSampler(abc.ABC):
 
     @abc.abstractmethod
     def next_task(self, force_advance_scene: bool = False) -> Task[Any] | None:
-        """The next task, None when the stream is exhausted.
+        """Return the next task, None if the stream is exhausted.
 
-        `force_advance_scene`: move on to another scene, for samplers that stay in one for a while.
+        `force_advance_scene`: move on to another scene, for samplers that draw several tasks from one scene.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give back environments and whatever else is open; the sampler is not used after it."""
+        """Close environments and other resources; the sampler is not used afterwards."""
 
     @property
     @abc.abstractmethod
     def all_observation_spaces_equal(self) -> bool:
-        """Whether all its tasks have the same observation space."""
+        """True if all tasks have the same observation space."""
 
     @abc.abstractmethod
     def reset(self) -> None:
-        """Back to the beginning of the stream; the seed stays."""
+        """Go back to the beginning of the stream; the seed stays."""
 
     @abc.abstractmethod
     def set_seed(self, seed: int) -> None:
-        """Set the seed that tasks are drawn with from now on."""
+        """Set the seed that later tasks are drawn with."""
 
 
 def ends_of(task: Any, over: bool) -> tuple[bool, bool]:
-    """(terminated, truncated) of a step after which the task is `over`, or not.
+    """Return (terminated, truncated) of a step; `over`: True if the task is over after it.
 
-    Both are the task's word, by its methods. A task of another make, without `is_truncated`, is truncated by its limit
-    of steps without a terminal state.
+    The task's methods decide both. A task without `is_truncated`, such as AllenAct's own, counts as truncated if it
+    has reached its limit of steps without a terminal state.
     """
     if not over:
         return False, False

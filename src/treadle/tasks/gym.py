@@ -1,4 +1,4 @@
-"""Between tasks and Gymnasium: any environment as a stream of tasks, and any stream of tasks as an environment."""
+"""The bridge of tasks and Gymnasium: environments as streams of tasks, and streams of tasks as environments."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from treadle.program.base import own_names
 from treadle.program.gym_env import EnvRecipe
 from treadle.tasks.core import METRICS_KEY, RLStepResult, Sensor, SensorSuite, Task, TaskSampler, ends_of
 
-OWN = frozenset({"rewards", METRICS_KEY})  # what `TaskEnv` itself puts into a step's info
+OWN = frozenset({"rewards", METRICS_KEY})  # keys that `TaskEnv` itself adds to a step's info
 NO_LIMIT = 2**31 - 1  # max_steps of a task whose environment sets its own limit
 
 
 class GymObservation(Sensor[gym.Env]):
-    """Shows what the environment itself returned last.
+    """Returns the environment's own latest observation, or a part of it.
 
     Args:
-        space: of the environment, or of the part that is shown.
-        key: of a Dict observation, the part to show; None: all of it.
-        uuid: its name.
+        space: of the environment, or of the part.
+        key: the key of the part in a Dict observation; None: the whole observation.
+        uuid: the sensor's name.
     """
 
     def __init__(self, space: gym.Space[Any], key: str | None = None, uuid: str = "observation") -> None:
@@ -41,14 +41,14 @@ class GymTask(Task[gym.Env]):
 
     Args:
         env: the environment, just reset.
-        sensors: what the agent sees. None: what the environment returns: a Dict observation space is shown key by
-            key, any other under the name "observation".
+        sensors: of the agent's observations. None: the environment's observations, with one sensor for each key of a
+            Dict space, or one sensor named "observation" for any other space.
         task_info: see `Task`.
-        max_steps: steps after which the task is over, besides the environment's own limit; None: no other.
-        observation, info: what the reset returned.
+        max_steps: steps after which the task is over, besides the environment's own limit; None: only that limit.
+        observation, info: the values that the reset returned.
 
     Attributes:
-        observation: what the environment returned last; for sensors.
+        observation: the environment's latest observation, for sensors.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class GymTask(Task[gym.Env]):
         return bool(self._terminated)
 
     def is_done(self) -> bool:
-        """Over for the environment, or for the limit of steps."""
+        """Return True if the environment or the limit of steps has ended the task."""
         return bool(self._truncated) or super().is_done()
 
     def is_truncated(self) -> bool:
-        """Cut short by the environment, or by the limit of steps."""
+        """Return True if the environment's truncation or the limit of steps has ended the task."""
         return bool(self._truncated) or super().is_truncated()
 
     def render(self, mode: str = "rgb", *args: Any, **kwargs: Any) -> np.ndarray:
@@ -97,30 +97,30 @@ class GymTask(Task[gym.Env]):
 
     @classmethod
     def class_action_names(cls, **kwargs: Any) -> tuple[str, ...]:
-        """Actions of a Gymnasium environment have no names before there is one: see `action_names`."""
+        """Raise UsageError: the names depend on the environment, see `action_names`."""
         raise UsageError("the actions of a GymTask depend on its environment: ask a task for action_names()")
 
     def action_names(self) -> tuple[str, ...]:
-        """Names by the environment's `actions` enum where it has one (MiniGrid), else "0", "1", ...
+        """Return the names in the environment's `actions` enum (MiniGrid), or "0", "1", ... without an enum.
 
-        Raises UsageError where actions are not numbered.
+        Raises UsageError unless the action space is Discrete.
         """
         space = self.action_space
         if not isinstance(space, gym.spaces.Discrete):
             raise UsageError(f"only actions of a Discrete space have names, not those of {space}")
         named = getattr(self.env.unwrapped, "actions", None)
         try:
-            names = tuple(action.name for action in named)  # type: ignore[union-attr]  # whatever is none is caught
+            names = tuple(action.name for action in named)  # type: ignore[union-attr]  # None is caught below
         except (TypeError, AttributeError):
             names = ()
         return names if len(names) == space.n else tuple(str(i) for i in range(int(space.n)))
 
     def close(self) -> None:
-        """The environment is its sampler's, which closes it."""
+        """Do nothing: the sampler owns and closes the environment."""
 
 
 def sensors_of(env: gym.Env) -> SensorSuite[gym.Env]:
-    """Sensors that show what the environment returns."""
+    """Return sensors of the environment's own observations."""
     space = env.observation_space
     if isinstance(space, gym.spaces.Dict):
         return SensorSuite([GymObservation(part, key, str(key)) for key, part in space.spaces.items()])
@@ -132,14 +132,14 @@ class GymTaskSampler(TaskSampler):
 
     Args:
         env: an id, an EnvSpec or a callable that returns an environment; built at once.
-        sensors: see `GymTask`; made once for all tasks. A callable gets the environment and returns them.
+        sensors: see `GymTask`; made once for all tasks. A callable gets the environment and returns the sensors.
         max_steps: see `GymTask`.
-        seeds: one task for each of them, in this order, each reset with its seed; None: tasks without end.
-        seed: where tasks without end begin: the first one's reset gets it, the others go on from there.
+        seeds: one task for each seed, in this order, reset with its seed; None: tasks without end.
+        seed: with tasks without end, the seed of the first reset; later resets continue its random state.
         options: for every reset.
-        task_info: for every task; "seed" is added where it is known.
-        env_kwargs, wrappers: for building the environment, as `VectorEnv` takes them.
-        mp_ctx: taken and not used, so that the class itself can be the `make_sampler_fn` of a vector.
+        task_info: for every task; "seed" is added if the task has one.
+        env_kwargs, wrappers: for building the environment, as for `VectorEnv`.
+        mp_ctx: ignored; it allows the class to be the `make_sampler_fn` of a vector.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class GymTaskSampler(TaskSampler):
         return True
 
     def next_task(self, force_advance_scene: bool = False) -> GymTask | None:
-        """The next episode; there are no scenes to be advanced."""
+        """Return the next episode. `force_advance_scene` has no effect: an environment has no scenes."""
         if self._seeds is None:
             seed, self._unused_seed = self._unused_seed, None
         elif self._next >= len(self._seeds):
@@ -202,11 +202,11 @@ class GymTaskSampler(TaskSampler):
         return self._last
 
     def reset(self) -> None:
-        """Back to the first seed; a stream without end begins again with the seed it was given, if any."""
+        """Go back to the first seed; a stream without end begins again with its `seed`, if it has one."""
         self._next, self._unused_seed, self._last = 0, self._seed, None
 
     def set_seed(self, seed: int) -> None:
-        """The next task of a stream without end is reset with it. Tasks with `seeds` of their own keep those."""
+        """Reset the next task of a stream without end with this seed. A sampler with `seeds` ignores it."""
         self._seed = self._unused_seed = int(seed)
 
     def close(self) -> None:
@@ -216,16 +216,16 @@ class GymTaskSampler(TaskSampler):
 class TaskEnv(gym.Env[Any, Any]):
     """A stream of tasks as a Gymnasium environment: every reset takes the next task.
 
-    On the step that ends a task, its metrics are in the info under "__AFTER_TASK_METRICS__".
+    The step that ends a task has the task's metrics in its info, under "__AFTER_TASK_METRICS__".
 
     Args:
-        sampler: the stream, or a callable that returns it. Its first task is taken at once, to know the spaces, and
-            is the one that the first reset begins (unless that reset brings a seed).
-        on_exhausted: "reset": the stream begins again; "raise": a reset raises UsageError when there is no task.
+        sampler: the stream, or a callable that returns it. Its first task is taken at once for the spaces. The first
+            reset begins this task, unless that reset has a seed.
+        on_exhausted: "reset": the stream begins again; "raise": a reset raises UsageError if the stream is exhausted.
         render_mode: "rgb_array", or None for an environment that is never rendered.
 
     Raises:
-        UsageError: the stream has no task at all.
+        UsageError: the stream has no first task.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}  # type: ignore[misc]  # as Gymnasium's own
@@ -251,12 +251,12 @@ class TaskEnv(gym.Env[Any, Any]):
 
     @property
     def task(self) -> Task[Any]:
-        """The task under way, or the one that was last."""
+        """The present task, or the last one."""
         assert self._task is not None
         return self._task
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin the next task; a `seed` is given to the sampler first. `options` go to the sampler's `next_task`."""
+        """Begin the next task. A `seed` goes to the sampler first; `options` are keywords of its `next_task`."""
         super().reset(seed=seed)
         if seed is not None:
             self.sampler.set_seed(seed)
@@ -273,10 +273,10 @@ class TaskEnv(gym.Env[Any, Any]):
         return task.get_observations(), {"task_info": task.task_info}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step of the task. With several agents the reward is the mean of theirs, and all are in info["rewards"].
+        """Step the task. With several agents, the reward is the mean of their rewards, which info["rewards"] holds.
 
-        terminated: the task's `reached_terminal_state`; truncated: its `is_truncated`. A task's own info under one of
-        the two other names is kept as "task_" + name.
+        terminated is the task's `reached_terminal_state`, truncated its `is_truncated`. A task's own info under
+        "rewards" or "__AFTER_TASK_METRICS__" is kept as "task_" + name.
         """
         task = self.task
         result = task.step(action)
@@ -284,7 +284,7 @@ class TaskEnv(gym.Env[Any, Any]):
         over = task.is_done()
         terminated, truncated = ends_of(task, over or bool(result.done))
         if (over or result.done) and not (terminated or truncated):
-            truncated = True  # a task that is over in a way of its own: an environment knows no third way
+            truncated = True  # the task ended in neither way, which Gymnasium does not allow
         reward: Any = result.reward
         if np.ndim(reward):
             info["rewards"] = reward
@@ -294,7 +294,7 @@ class TaskEnv(gym.Env[Any, Any]):
         return result.observation, float(reward), terminated, truncated, info
 
     def render(self) -> Any:
-        """A picture of the task (render_mode "rgb_array"), else None."""
+        """Return a picture of the task with render_mode "rgb_array", else None."""
         return self.task.render("rgb") if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Orders of a task vector to a slot besides steps, and a slot's answers besides rows.
+"""The orders of a task vector to a slot besides steps, and the parts of a slot's answers that rows cannot hold.
 
 Orders that lead to a new observation travel as reset options, so that the observation comes through the arena.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class NoteKey(Enum):
-    """Under which a slot's info has its `Note`, which the vector takes out again. No task's key equals it."""
+    """The key of a `Note` in a slot's info. The vector removes it again; it differs from every key of a task."""
 
     NOTE = "note"
 
@@ -20,7 +20,7 @@ NOTE: Any = NoteKey.NOTE
 
 
 class Nothing(Enum):
-    """In place of a value that is not given, where None would be one."""
+    """Marks a value that is not given, where None is a valid value."""
 
     NOTHING = "nothing"
 
@@ -42,17 +42,17 @@ class ResetSampler:
 
 @dataclass(frozen=True)
 class Stay:
-    """Change nothing: only the pool is to know that the slot may be stepped."""
+    """Change nothing: the order only makes the pool accept steps of the slot again."""
 
 
 @dataclass(frozen=True)
 class Fresh:
-    """This program stands in a dead one's place: go to where that one was, then follow `then`.
+    """The program replaces a dead one: bring its sampler to the dead one's place, then follow `then`.
 
     Attributes:
-        history: what the dead one's sampler had been through.
-        seed: for a stream without end, which cannot be replayed: None: it goes on with what it was built with.
-        then: what is asked for; None: the next task.
+        history: of the dead program's sampler.
+        seed: for a stream without end, which cannot be replayed; None: the stream keeps the seed it was built with.
+        then: the order to follow; None: take the next task.
     """
 
     history: History
@@ -62,16 +62,16 @@ class Fresh:
 
 @dataclass
 class History:
-    """What a slot's sampler has been through since it was built, or reset last: enough to bring another one there.
+    """The calls of a slot's sampler since it was built or last reset, which bring another sampler to the same place.
 
     Attributes:
-        events: ("next", how many tasks), ("seed", seed) and ("reset", 0), in order.
+        events: ("next", number of tasks), ("seed", seed) and ("reset", 0), in order.
     """
 
     events: list[tuple[str, int]] = field(default_factory=lambda: [("next", 1)])
 
     def handed(self, count: int = 1) -> None:
-        """It was asked for tasks; for none, where the count is not above 0."""
+        """Record `count` calls for a next task; a count below 1 is ignored."""
         if count <= 0:
             return
         if self.events and self.events[-1][0] == "next":
@@ -79,21 +79,21 @@ class History:
         self.events.append(("next", count))
 
     def seeded(self, seed: int) -> None:
-        """It was given a seed."""
+        """Record a seed."""
         self.events.append(("seed", seed))
 
     def reset(self) -> None:
-        """It was reset; the last seed stays."""
+        """Record a reset; the last seed stays."""
         self.events = [("seed", self.seed), ("reset", 0)] if self.seed is not None else [("reset", 0)]
 
     @property
     def tasks(self) -> int:
-        """How many tasks it was asked for."""
+        """The number of calls for a next task."""
         return sum(count for what, count in self.events if what == "next")
 
     @property
     def seed(self) -> int | None:
-        """The last seed that it was given."""
+        """The last seed; None: no seed was given."""
         return next((seed for what, seed in reversed(self.events) if what == "seed"), None)
 
     def copy(self) -> History:
@@ -102,20 +102,20 @@ class History:
 
 @dataclass
 class Note:
-    """The part of a result that a row of the arena cannot carry. NOTHING: the row says it.
+    """The part of a result that a row of the arena cannot hold. NOTHING: the value is in the row.
 
     Attributes:
-        observation: the observation itself; None: there is no task any more.
-        final: the terminal observation itself.
-        reward: the reward itself, where it is no number: the row has the mean.
-        ends: (terminated, truncated), where they are not what the row says.
-        done: is the step done, though its row ends nothing?
-        over: is the task over, and is nothing moving on by itself?
-        held: was nothing done, because the task was over before?
-        restarted: does a fresh program show its first observation?
+        observation: the observation; None: the sampler is exhausted.
+        final: the terminal observation.
+        reward: a reward that is not a number; the row has its mean.
+        ends: (terminated, truncated), if they differ from the row's.
+        done: True if the step is done, although its row does not end an episode.
+        over: True if the task is over and the slot waits.
+        held: True if the slot did nothing, because its task was over before.
+        restarted: True if the observation is the first of a program that replaces a dead one.
         metrics: of the task that is done, if it has any.
-        callback: what callback sensors showed then, if there are any.
-        handed: after an order: how many tasks the sampler was asked for since it was built, or reset.
+        callback: observations of the callback sensors, if there are any.
+        handed: after an order: the calls for a next task since the sampler was built or reset.
     """
 
     observation: Any = NOTHING
@@ -132,7 +132,7 @@ class Note:
 
     @property
     def empty(self) -> bool:
-        """Return True if it holds nothing."""
+        """Return True if the note holds nothing."""
         values = self.observation, self.final, self.reward, self.metrics, self.callback
         flags = self.done, self.over, self.held, self.restarted
         return all(value is NOTHING for value in values) and self.ends is None and not any(flags)
@@ -152,12 +152,14 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True)
 class Status:
-    """Attributes:
-    has_task: False: the sampler is exhausted.
-    over: is the task over, and waits?
-    handed: tasks that the sampler was asked for since it was built, or reset.
-    busy: nanoseconds spent in steps, in moving on included.
-    age: nanoseconds since the program was built.
+    """The state of a slot.
+
+    Attributes:
+        has_task: False: the sampler is exhausted.
+        over: True if the task is over and the slot waits.
+        handed: calls for a next task since the sampler was built or reset.
+        busy: nanoseconds spent in steps, including moving on to the next task.
+        age: nanoseconds since the program was built.
     """
 
     has_task: bool

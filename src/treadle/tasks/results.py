@@ -1,4 +1,4 @@
-"""From a batch of rows to one `RLStepResult` a slot, and what is known of every slot between two steps."""
+"""Conversion of a batch of rows into one `RLStepResult` a slot, and the state of every slot between two steps."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from treadle.verdict import Verdict
 log = logging.getLogger("treadle")
 
 RESTARTED, ABORTED, DROPPED = NEWS[News.RESTARTED], NEWS[News.ABORTED], NEWS[News.DROPPED]
-# the vector's own names in infos: a task's own value under one of them is kept as "task_" + name
+# the vector's own keys in infos: a task's own value under one of these keys is kept as "task_" + name
 OWN = frozenset({"terminated", "truncated", "final_observation", "held", METRICS_KEY, CALLBACK_KEY, *NEWS.values()})
 QUIET = News(0)
 FALSE = repeat(False)
-_made = partial(tuple.__new__, RLStepResult)  # of four values: a third of what a call of the class takes
+_made = partial(tuple.__new__, RLStepResult)  # of four values, in a third of the time that a call of the class takes
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,11 +39,11 @@ class TaskVectorStats:
     Attributes:
         steps: int64[n], steps taken in each slot.
         episodes: int64[n], tasks begun in each slot.
-        restarts: int64[n], how often each slot's worker was started anew.
-        busy: float64[n], the share of time that each slot's task was at work in a step, since its program was built.
-            Moving on to the next task is included.
+        restarts: int64[n], restarts of each slot's worker.
+        busy: float64[n], the share of time that each slot's task spent in steps, since its program was built. It
+            includes moving on to the next task.
         elapsed: seconds since the vector was made.
-        verdict: what binds it, and what to change.
+        verdict: the vector's bottleneck, and what to change.
     """
 
     steps: np.ndarray
@@ -59,28 +59,28 @@ class TaskVectorStats:
 
 
 class Slot(Enum):
-    """Why a slot does not run."""
+    """The reason why a slot does not run."""
 
-    HELD = "held"  # its task is done and waits for those of the others
+    HELD = "held"  # its task is done, and the slot waits for the others
     EMPTY = "empty"  # its sampler is exhausted
 
 
 class Results:
-    """Makes results of batches, and keeps the books on the way.
+    """Makes results of batches, and records the state of every slot.
 
     Args:
         layout: of the observations' rows.
         n: number of slots.
-        metrics: where metrics of tasks that are done are put as well.
+        metrics: a queue that also gets the metrics of finished tasks.
         remember: keep every slot's last observation, for the end of an episode that a worker's death cuts.
 
     Attributes:
-        special: slots that do not run -> what they are.
-        gone: slots that were dropped when their worker died: nothing brings them back.
+        special: slots that do not run -> the reason.
+        gone: slots that were dropped when their worker died; they never come back.
         lost: slots whose task moved on in a step whose result is lost.
-        steps, episodes: int64[n], steps taken and tasks begun, as far as they were handed out.
+        steps, episodes: int64[n], steps taken and tasks begun, counting only results that the caller got.
         histories: one a slot.
-        terminal: slot -> last observation of a task that is over and waits.
+        terminal: slot -> last observation of a task that is over while the slot waits.
     """
 
     def __init__(self, layout: Layout, n: int, metrics: Any, *, remember: bool) -> None:
@@ -93,12 +93,12 @@ class Results:
         self.steps, self.episodes = np.zeros(n, np.int64), np.ones(n, np.int64)
         self.histories = [History() for _ in range(n)]
         self.terminal: dict[int, Any] = {}
-        self._restarted: set[int] = set()  # fresh programs whose first observation was in nobody's info
+        self._restarted: set[int] = set()  # slots with a fresh program that no info has reported yet
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def of_step(self, batch: Batch, slots: Iterable[int], lost: Iterable[int] = ()) -> list[RLStepResult | None]:
-        """The results of the slots that were stepped, in this order; None for those that are `lost`."""
+        """Return the results of the slots that were stepped, in this order; None for `lost` slots."""
         rows, rewards = self._split(batch.observations), batch.rewards.tolist()
         infos, finals, news = batch.infos, batch.finals, batch.news
         slots = list(slots)
@@ -182,17 +182,17 @@ class Results:
             info["final_observation"] = observation
 
     def _seen(self, slot: int) -> Any:
-        """The last observation that was handed out; None where a task was only asked for it."""
+        """Return the last observation that the caller got; None if it is not recorded."""
         return None if self._last is None else self._last.get(slot)
 
     def _gone(self, slot: int, info: dict[str, Any]) -> RLStepResult:
-        """A slot that was dropped: no observation will come of it any more."""
+        """Return the last result of a slot that was dropped: it has no observation any more."""
         self._drop(slot)
         info.update({ABORTED: True, DROPPED: True, "truncated": True, "final_observation": self._seen(slot)})
         return RLStepResult(None, 0.0, True, info)
 
     def _aside(self, slot: int, news: News, info: dict[str, Any] | None) -> None:
-        """News of a slot that was not stepped: a death can come at any time."""
+        """Record news of a slot that was not stepped: a worker can die at any time."""
         if News.DROPPED in news:
             self._drop(slot)
         elif News.RESTARTED in news:
@@ -203,7 +203,7 @@ class Results:
     # -- new tasks ---------------------------------------------------------------------------------------------------
 
     def of_orders(self, batch: Batch, slots: Iterable[int], lost: Iterable[int] = ()) -> list[Any]:
-        """The first observations that orders have led to; None for slots that are `lost`, or gone."""
+        """Return the first observations after orders; None for slots that are `lost` or gone."""
         rows, lost = self._split(batch.observations), set(lost)
         found: list[Any] = []
         for slot in slots:
@@ -223,7 +223,7 @@ class Results:
         return found
 
     def of_stay(self, batch: Batch, slots: Iterable[int]) -> None:
-        """Slots that had to stay as they are: a fresh program could not."""
+        """Record the answers to `Stay`: a fresh program has begun another task."""
         for slot in slots:
             note, _ = _parted(batch.infos.get(slot))
             if note.restarted:
@@ -231,9 +231,9 @@ class Results:
                 self.moved_on(slot, note.observation, note.handed)
 
     def moved_on(self, slot: int, observation: Any, handed: int | None = None) -> None:
-        """A slot's sampler was asked for its next task, which begins with this observation; None: there was none.
+        """Record that a slot's sampler has handed out a task with this first observation; None: it was exhausted.
 
-        `handed`: see `Note`; None: once.
+        `handed`: see `Note`; None: one task.
         """
         self.histories[slot].handed(1 if handed is None else handed - self.histories[slot].tasks)
         self.terminal.pop(slot, None)
@@ -251,14 +251,14 @@ class Results:
         self.special[slot] = Slot.EMPTY
 
     def correct(self, slot: int, status: Status) -> None:
-        """Take over a slot's own word on its state, after a request whose result is lost."""
+        """Replace the recorded state by the slot's own `Status`, after a request whose result is lost."""
         self.special.pop(slot, None)
         if status.over or not status.has_task:
             self.special[slot] = Slot.HELD if status.over else Slot.EMPTY
         self.histories[slot].handed(status.handed - self.histories[slot].tasks)
 
     def why_empty(self, slot: int) -> str:
-        """For errors: what a slot without a task lacks, and what can be done."""
+        """Return the text of an error about a slot without a task: the reason, and what to do."""
         if slot in self.gone:
             return f"slot {slot} was dropped when its worker died: pause_at it"
         return f"slot {slot}: its sampler is exhausted and has no task: pause_at it, or reset_all"
@@ -275,8 +275,8 @@ class Results:
 
 
 def _parted(info: dict[Any, Any] | None) -> tuple[Note, dict[str, Any]]:
-    """The slot's note, and the task's own info with the vector's names left free."""
+    """Return the slot's note, and the task's own info with the vector's keys renamed."""
     if info is None:
         return Note(), {}
     own = own_names(info, OWN, "task")
-    return own.pop(NOTE, None) or Note(), own  # type: ignore[call-overload]  # the one key that is no string
+    return own.pop(NOTE, None) or Note(), own  # type: ignore[call-overload]  # the only key that is not a string

@@ -1,11 +1,11 @@
-"""Tasks in the arena: rows for actions and observations, with a way out for what fits no row.
+"""Rows of the arena for the actions and observations of tasks; values that fit no row go by message.
 
-Actions are anything that a task takes, passed on untouched. Plain integers lie in the arena, one a slot; for anything
-else the integer there is a code, and the action goes by message.
+A task may accept any object as an action. Plain integers lie in the arena, one a slot. For any other action the integer
+is a code, and the action goes by message.
 
-Observations go through the arena where they are exactly what the space says: arrays of its dtype and shape, Python
-integers for Discrete. `fitting` makes the test, once a layout. Values that do not pass (sensors are sloppy) go by
-message and arrive as they were, so nothing is cast and nothing refused.
+Observations go through the arena if they are exactly as the space says: arrays of its dtype and shape, or Python
+integers for Discrete. `fitting` makes this test, once for each layout. Other values, which sensors do return, go by
+message and arrive unchanged: they are neither cast nor refused.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ WIDEST = 2**60  # plain integers below it, and above its negative, go through th
 
 
 class Code(IntEnum):
-    """Integers that are no actions."""
+    """Integers with a meaning of their own in place of an action."""
 
-    IDLE = -(2**61)  # the slot does nothing: it is paused, or somebody else is stepped
+    IDLE = -(2**61)  # the slot does nothing: it is paused, or only other slots are stepped
     HELD = IDLE + 1  # its task is over and waits for those of the others
     MAILED = IDLE + 2  # the action goes by message
 
 
 class Anything(gym.Space[Any]):
-    """The space of whatever has no Gymnasium space; its values go by message."""
+    """The space of values without a Gymnasium space; they go by message."""
 
     def __init__(self) -> None:
         super().__init__(None, None)
@@ -44,21 +44,21 @@ class Anything(gym.Space[Any]):
         return hash(Anything)
 
     def contains(self, x: Any) -> bool:
-        """Everything is in it."""
+        """Return True for every object."""
         return True
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """There is nothing to draw from."""
-        raise NotImplementedError("nothing is known of these values")
+        """Raise NotImplementedError, as the values are unknown."""
+        raise NotImplementedError("these values cannot be sampled: they have no Gymnasium space")
 
 
 def action_rows() -> gs.Tuple:
-    """The space of what a slot is sent: (integer, anything else)."""
+    """Return the space of a slot's orders: (integer, any other action)."""
     return gs.Tuple((gs.Discrete(2**62, start=-(2**61)), Anything()))
 
 
 def action_writer(arrays: Sequence[np.ndarray | None]) -> BatchWriter:
-    """A function that writes a list of n actions or `Code`s; it returns what is to go by message, if anything."""
+    """Return a function that writes a list of n actions or `Code`s and returns the actions that go by message."""
     codes = arrays[0]
     assert codes is not None
     plain = {int, Code}
@@ -79,12 +79,12 @@ def action_writer(arrays: Sequence[np.ndarray | None]) -> BatchWriter:
 
 
 def observation_rows(space: Any) -> gym.Space[Any]:
-    """The space that rows are made for: the task's own, or `Anything` where that is no Gymnasium space."""
+    """Return the space that rows are made for: the task's own, or `Anything` if that is not a Gymnasium space."""
     return space if isinstance(space, gym.Space) else Anything()
 
 
 def fitting(layout: Layout) -> Callable[[Any], bool]:
-    """A function that returns whether an observation can go through the arena and arrive as it was."""
+    """Return a function that returns True if an observation can go through the arena and arrive unchanged."""
     return _fits(layout.plan, layout)
 
 
@@ -97,7 +97,7 @@ def _fits(plan: Any, layout: Layout) -> Callable[[Any], bool]:
     for key, part in plan.items() if kind is dict else enumerate(plan):
         leaf = layout.leaves[part] if isinstance(part, int) else None
         if leaf is not None and leaf.fixed and not isinstance(leaf.space, gs.Discrete):
-            arrays.append((key, leaf.shape, leaf.dtype))  # most parts are: without a call for each
+            arrays.append((key, leaf.shape, leaf.dtype))  # most parts are arrays: this saves a call for each
         else:
             parts.append((key, _fits(part, layout)))
     array = np.ndarray
@@ -132,7 +132,7 @@ def _leaf_fits(leaf: Leaf) -> Callable[[Any], bool]:
 
 
 def blank(layout: Layout) -> Any:
-    """An observation that fits and says nothing: zeros, and None where there is no fixed shape."""
+    """Return a placeholder observation that fits: zeros, and None for leaves without a fixed shape."""
     zeros = [
         (0 if isinstance(leaf.space, gs.Discrete) else np.zeros(leaf.shape or (), leaf.dtype)) if leaf.fixed else None
         for leaf in layout.leaves
@@ -141,9 +141,9 @@ def blank(layout: Layout) -> Any:
 
 
 def row_splitter(layout: Layout, n: int) -> Callable[[Any], list[Any]]:
-    """A function from the observations of a batch (a tree of [n, ...] arrays) to n trees, of views.
+    """Return a function that splits a batch of observations (a tree of [n, ...] arrays) into n trees of views.
 
-    A Discrete leaf is a Python int again.
+    Discrete leaves become Python integers again.
     """
     split = _splitter(layout.plan, layout)
 
@@ -169,7 +169,7 @@ def _splitter(plan: Any, layout: Layout) -> Callable[[Any], list[Any]]:
 
 
 def row_mender(layout: Layout) -> Callable[[Any], Any]:
-    """A function that makes one observation's Discrete leaves Python ints again."""
+    """Return a function that turns one observation's Discrete leaves into Python integers again."""
     numbers = [i for i, leaf in enumerate(layout.leaves) if isinstance(leaf.space, gs.Discrete) and leaf.fixed]
     if not numbers:
         return lambda tree: tree

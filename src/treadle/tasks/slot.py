@@ -1,11 +1,11 @@
 """The program that runs a stream of tasks in a slot: a sampler and its present task.
 
-A step that ends its task is one step for everybody: the slot asks the sampler for the next task at once, and the row
-shows that task's first observation beside the reward and the end of the old one. The old task's last observation goes
-into the rows for terminal observations, its metrics into the info.
+A slot moves on within the step that ends a task: it takes the sampler's next task at once. The row holds the next
+task's first observation, and the reward and the end of the old task. The old task's last observation goes into the
+rows for terminal observations, its metrics into the info.
 
-Whatever a row cannot carry goes by message in a `Note`. A step inside a task whose observation fits its row, whose
-reward is a number and whose info is empty needs no message at all.
+Values that a row cannot hold go by message in a `Note`. Most steps inside a task need no message: the observation fits
+the row, the reward is a number and the info is empty.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ NO_FIRST_TASK = (
 )
 NO_TASK_AFTER_RESET = (
     "After resetting the task sampler it seems to have no new tasks: next_task() returned None. Its reset() "
-    "is to bring back all of its tasks"
+    "must bring back all of its tasks"
 )
-NO_TASK = "there is no task here: the sampler is exhausted. Pause the slot, or reset the sampler"
-OVER = "this slot's task is done and waits for the others: give None for it, or move on with next_task"
+NO_TASK = "the slot has no task: the sampler is exhausted. Pause the slot, or reset the sampler"
+OVER = "this slot's task is done and the slot waits for the others: give None for it, or move on with next_task"
 IDLE, HELD, MAILED = int(Code.IDLE), int(Code.HELD), int(Code.MAILED)  # plain: they are compared once a step
 OWN_OBJECTS = frozenset({Ask.TASK_ATTR, Ask.TASK_CALL, Ask.SAMPLER_ATTR, Ask.SAMPLER_CALL})
 NUMBERS = (int, float, np.number, np.bool_)
@@ -46,13 +46,13 @@ NUMBERS = (int, float, np.number, np.bool_)
 
 @dataclass(frozen=True)
 class SamplerRecipe:
-    """How to build one slot's sampler, anywhere.
+    """The arguments that build one slot's sampler in any process.
 
     Attributes:
         make: returns the sampler.
         args: its keyword arguments.
-        start_method: of the `mp_ctx` that it is given as well; None: `mp_ctx` is None, unless `args` has one. A
-            function that has no such argument is not given it.
+        start_method: of the multiprocessing context that `make` gets as `mp_ctx`, if it has this argument. None:
+            `mp_ctx` is None, unless `args` has one.
         registrations: the caller's Gymnasium ids; see `program.ids`.
     """
 
@@ -66,7 +66,7 @@ class SamplerRecipe:
         return cls(make, dict(args), start_method, own_registrations())
 
     def build(self) -> Any:
-        """The sampler. Raises UsageError for what is none, and whatever `make` raises."""
+        """Build the sampler. Raises UsageError if `make` does not return a sampler, and what `make` raises."""
         register_missing(self.registrations)
         args = dict(self.args)
         if _takes(self.make, "mp_ctx"):
@@ -83,19 +83,22 @@ class SamplerRecipe:
 
 
 def _takes(function: Any, name: str) -> bool:
-    """Can it be called with this keyword? Assumed where its signature cannot be read."""
+    """Return True if the function takes this keyword, or if its signature cannot be read."""
     parameters = parameters_of(function)
     return parameters is None or any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 class TaskSlot(Program):
-    """Args:
-    recipe: of the sampler.
-    callbacks: sensors that are asked when a task is done, if any.
-    resample: move on to the next task when one is done? Otherwise the slot holds until a request moves it on.
+    """The program of one slot.
+
+    Args:
+        recipe: of the sampler.
+        callbacks: sensors that are called when a task is done; None: no sensors.
+        resample: True: move on to the next task when one is done. False: the slot waits until a request moves it on.
 
     Raises:
-        RuntimeError: the sampler has no first task. And whatever building it raises.
+        RuntimeError: the sampler has no first task.
+        The errors of building the sampler.
     """
 
     begun = True
@@ -104,7 +107,7 @@ class TaskSlot(Program):
         self._born, self._busy = perf_counter_ns(), 0
         self._handed = 0
         self._callbacks, self._resample = callbacks, resample
-        with Owner.untimed():  # a limit of tasks is only measured in threads
+        with Owner.untimed():  # in threads, the time limit of tasks is only measured
             self.sampler = recipe.build()
         try:
             self.task = self._next()
@@ -116,7 +119,7 @@ class TaskSlot(Program):
         except BaseException:
             self.close()
             raise
-        self._over: Note | None = None  # of a task that is over and waits
+        self._over: Note | None = None  # of a task that is over while the slot waits
         self._terminal: Any = None  # its last observation
         self._note = Note()  # of the step that is ending its task
 
@@ -133,7 +136,7 @@ class TaskSlot(Program):
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def step(self, order: tuple[int, Any]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # type: ignore[override]
-        """One step: `order` is what `action_rows` holds. See `Program`."""
+        """Take one step; `order` is a value of `action_rows`. See `Program`."""
         action, mailed = order
         if action == IDLE:
             return self._blank, 0.0, False, False, {}
@@ -149,14 +152,14 @@ class TaskSlot(Program):
             observation, reward, done, info = task.step(action)
             if done or info or not (isinstance(reward, NUMBERS) and self._fits(observation)) or task.is_done():
                 return self._remarkable(task, observation, reward, bool(done), dict(info or {}))
-            return observation, reward, False, False, {}  # nothing that the row cannot say
+            return observation, reward, False, False, {}  # the row holds all of it
         finally:
             self._busy += perf_counter_ns() - began
 
     def _remarkable(
         self, task: Any, observation: Any, reward: Any, done: bool, info: dict[str, Any]
     ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """A step that more is to be said about than its row says."""
+        """Return the result of a step that may need a `Note` besides its row."""
         over, fits, note = bool(task.is_done()), self._fits(observation), Note()
         if not isinstance(reward, NUMBERS):
             note.reward, reward = reward, _mean(reward)
@@ -169,7 +172,7 @@ class TaskSlot(Program):
             self._note = note
             if any(ends):
                 return observation, reward, *ends, info
-            note.ends = ends  # over in a way of its own: the row has to end all the same
+            note.ends = ends  # neither terminated nor truncated, but the row must end
             return observation, reward, False, True, info
         note.done, note.ends = done, ends if any(ends) else None
         if not fits:
@@ -192,7 +195,7 @@ class TaskSlot(Program):
         return StepResult(first, reward, terminated, truncated, info, observation, {})
 
     def _last_words(self, note: Note) -> None:
-        """What is asked of a task that is done."""
+        """Add the metrics and the callback observations of a finished task to the note."""
         metrics = self.task.metrics()
         if metrics:
             note.metrics = metrics
@@ -202,7 +205,7 @@ class TaskSlot(Program):
     def _hold(
         self, observation: Any, reward: Any, ends: tuple[bool, bool], info: dict[str, Any], note: Note
     ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """A step after which the slot waits: in the arena it ends nothing."""
+        """Return the result of a step after which the slot waits. Its row does not end an episode."""
         note.ends, note.over, note.done = ends, True, True
         self._over = Note(ends=ends, over=True, held=True, done=True)
         self._terminal = observation
@@ -212,16 +215,16 @@ class TaskSlot(Program):
         return observation, reward, False, False, {**info, NOTE: note}
 
     def _stand(self) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """A slot that waits shows its terminal observation again."""
+        """Return the terminal observation again, for a slot that waits."""
         if self._over is None:
-            raise UsageError("this slot's task goes on: there is nothing to be held")
+            raise UsageError("this slot's task goes on, so the slot cannot wait")
         note, observation = self._over, self._terminal
         if not self._fits(observation):
             note, observation = Note(observation, ends=note.ends, over=True, held=True, done=True), self._blank
         return observation, 0.0, False, False, {NOTE: note}
 
     def _first(self, note: Note) -> Any:
-        """The present task's first observation as its row can show it; what it cannot show is in the note."""
+        """Return the present task's first observation for the row; one that does not fit goes into the note."""
         self._over = self._terminal = None
         if self.task is None:
             note.observation = None
@@ -235,7 +238,7 @@ class TaskSlot(Program):
     # -- new tasks ---------------------------------------------------------------------------------------------------
 
     def begin(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Follow an order (`orders.py`); returns the first observation of the task that it leads to."""
+        """Follow an order (`orders.py`) and return the first observation of the task that it leads to."""
         if isinstance(options, Stay):
             return self._blank, {}
         note = Note()
@@ -259,7 +262,7 @@ class TaskSlot(Program):
             raise RuntimeError(NO_TASK_AFTER_RESET)
 
     def _catch_up(self, fresh: Fresh) -> None:
-        """This sampler was just built and has handed out one task."""
+        """Bring this sampler, which was just built and has handed out one task, to the dead one's place."""
         finite = math.isfinite(self.sampler.length)
         if finite and not isinstance(fresh.then, ResetSampler):
             events = fresh.history.events
@@ -284,13 +287,13 @@ class TaskSlot(Program):
             self.task = self._next()
 
     def _next(self, **kwargs: Any) -> Any:
-        self._handed += 1  # first: one that raises was asked for too
+        self._handed += 1  # before the call: a call that raises counts, too
         return self.sampler.next_task(**kwargs)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operation of `Ask`."""
+        """Run an operation of `Ask`."""
         if name == Ask.STATUS:
             age = perf_counter_ns() - self._born
             return Status(self.task is not None, self._over is not None, self._handed, self._busy, age)
@@ -308,10 +311,13 @@ class TaskSlot(Program):
             return getattr(self.task, args[0])(*args[1:])
         if name == Ask.RENDER:
             return self.task.render(*args, **kwargs)
-        raise UsageError(f"{name!r} is nothing that a vector asks of its slots")
+        raise UsageError(f"{name!r} is not an operation of a slot of tasks")
 
     def hands_over(self, name: str, args: tuple[Any, ...]) -> bool:
-        """A simulator's handle, say, and what is changed is changed. Observations are the caller's to keep."""
+        """Return True for results that are handed over without a copy, such as a simulator's handle.
+
+        Changes of such an object reach the slot. Observations are copied: the caller may keep them.
+        """
         return name in OWN_OBJECTS and args[:1] != ("get_observations",)
 
     def close(self) -> None:

@@ -1,12 +1,10 @@
-"""Many streams of tasks, stepped at once: AllenAct's interface on the pool.
+"""Vectors of task samplers: AllenAct's interface on the pool.
 
 There is one implementation, `SampledTasks`, and two constructors (`vectors.py`): workers in processes (or threads), or
-everything in the caller. Pausing is a view: `_live` lists the slots that are shown, in order; the others stand
-still.
+everything in the caller. `_live` lists the slots that are not paused, in order; paused slots do nothing.
 
-A step is one batch: what the tasks return goes through the arena wherever it has a fixed shape. Only the step itself
-can be begun and waited for later (`async_step`, `wait_step`). Any other call in between finishes it first, keeps its
-result for `wait_step`, and returns what it was asked for itself.
+A step is one batch: values of a fixed shape go through the arena. Only a step can be begun and waited for later
+(`async_step`, `wait_step`). Any other call in between finishes that step first and keeps its result for `wait_step`.
 """
 
 from __future__ import annotations
@@ -45,17 +43,17 @@ from treadle.wire.carried import CannotTravel
 log = logging.getLogger("treadle")
 
 UNEQUAL = "It appears that the observation spaces of the samplers are not equal, which is not supported: {}"
-LATEST = 10_000  # metrics that wait for a reader who may never come
+LATEST = 10_000  # the most metrics that are kept, as the queue may never be read
 
 
 class MetricsQueue(queue.Queue[Any]):
-    """A queue that keeps the latest `LATEST` metrics: what is older makes room."""
+    """A queue that keeps the latest `LATEST` metrics and drops older ones."""
 
     def __init__(self) -> None:
         super().__init__(LATEST)
 
     def put_nowait(self, item: Any) -> None:
-        """Put it in; never raises `queue.Full`."""
+        """Put an item; never raises `queue.Full`."""
         while True:
             try:
                 return super().put_nowait(item)
@@ -63,11 +61,11 @@ class MetricsQueue(queue.Queue[Any]):
                 try:
                     self.get_nowait()
                 except queue.Empty:
-                    continue  # a reader was quicker
+                    continue  # a reader emptied the queue
 
 
 def _repro_of(slot: int, make: Any, args: dict[str, Any], start: Any, callbacks: Any, resample: bool) -> Repro:
-    """What the repro of a slot's failure says of its tasks; they are played from the first one on."""
+    """Return the tasks' part of the repro of a slot's failure; a replay plays from the first task on."""
     title = f"slot {slot} ({getattr(make, '__name__', make)})"
     about = {"face": "slot", "title": title, "slot": slot, "autoreset": "Disabled", "resample": resample, "begun": True}
     repro = Repro(about)
@@ -78,7 +76,7 @@ def _repro_of(slot: int, make: Any, args: dict[str, Any], start: Any, callbacks:
 
 
 class TaskVector:
-    """What `SampledTasks` is made of, but for commands and states."""
+    """The base of `SampledTasks`, without calls, commands and pictures."""
 
     def __init__(
         self,
@@ -139,7 +137,7 @@ class TaskVector:
         self._n, self._live = n, list(range(n))
         self._posted: list[int] | None = None  # the slots of a step that was begun and not yet waited for
         self._arrived: deque[list[Any] | TreadleError] = deque()  # of steps that other calls had to finish first
-        self._unsure = False  # was a request interrupted, so that the slots know more than the books?
+        self._unsure = False  # True: a request was interrupted, so `_results` may be out of date
         self._began = monotonic()
 
     # -- stepping ----------------------------------------------------------------------------------------------------
@@ -149,31 +147,31 @@ class TaskVector:
         """Step every unpaused slot.
 
         Args:
-            actions: one for each, passed on as it is. With auto_resample_when_done=False, None for a slot whose task
-                is done.
+            actions: one for each slot, passed on unchanged. With auto_resample_when_done=False, None for a slot whose
+                task is done.
 
         Returns:
-            one result a slot; see the class. Observations are the caller's to keep. A slot that waits for the others
-            shows its terminal observation again, with reward 0.0, done and info["held"]; on the step where the last
-            one is done all move on, and their results show the next tasks' first observations.
+            One result a slot; see the class. The caller may keep observations. A slot that waits for the others returns
+            its terminal observation again, with reward 0.0, done and info["held"]. On the step that ends the last task,
+            all slots move on, and their results hold the next tasks' first observations.
 
         Raises:
-            UsageError: the number is wrong, or a slot cannot be stepped: its sampler is exhausted, its task done, or
-                it moved on in a step that failed or was interrupted. Nothing was sent.
+            UsageError: the number of actions is wrong, or a slot cannot be stepped. Its sampler is exhausted, its task
+                is done, or it moved on in a step that failed or was interrupted. Nothing was sent.
             TaskRaised (of the original's type as well), WorkerDied (an EOFError), WorkerTimeout (a TimeoutError): the
-                others' results are in `partial`, None for those without. A slot that raised, or was late, takes
-                `next_task_at` or `reset_all`; after a death there is nothing but close, unless on_failure says so.
+                other slots' results are in `partial`, None for slots without one. `next_task_at` or `reset_all` brings
+                back a slot that raised or was late. After a death only close works, unless on_failure allows more.
         """
         self._begin("step")
         return self._advance(self._live, self._one_each(actions))
 
     @one_at_a_time
     def step_at(self, sampler_index: int, action: Any) -> list[RLStepResult]:
-        """Step one slot; returns a list of its result."""
+        """Step one slot and return a list with its result."""
         self._begin("step_at")
         slot = self._slot(sampler_index)
         if action is None and self._results.special.get(slot) is Slot.HELD:
-            raise UsageError(f"slot {slot}: its task is done and waits for the others. Nothing was sent")
+            raise UsageError(f"slot {slot}: its task is done, and the slot waits for the others. Nothing was sent")
         return self._advance([slot], [action])
 
     @one_at_a_time
@@ -190,7 +188,7 @@ class TaskVector:
 
     @one_at_a_time
     def wait_step(self) -> list[RLStepResult]:
-        """The results of the earliest `async_step` that was not waited for. Raises UsageError when there is none."""
+        """Return the results of the earliest `async_step` not yet waited for. Raises UsageError without such a step."""
         self._check_open("wait_step")
         if not self._arrived and self._posted is None:
             raise UsageError("wait_step() without an async_step() before it")
@@ -257,7 +255,7 @@ class TaskVector:
             if state is Slot.HELD and action is not None:
                 raise UsageError(f"slot {slot}: its task is done: give None for it. Nothing was sent")
             row[slot] = Code.HELD if state is Slot.HELD else action
-        if stale:  # of slots that are not stepped: the pool steps all or none
+        if stale:  # only slots that are not stepped: the pool steps all slots or none
             others = sorted(stale)
             books.of_stay(self._run(self._lockstep.reset, None, [Stay()] * len(others), others), others)
         return row
@@ -270,7 +268,7 @@ class TaskVector:
         return self._all_move_on(dict(zip(slots, results)))
 
     def _all_move_on(self, results: dict[int, RLStepResult]) -> list[RLStepResult]:
-        """The last task that the others waited for is done: all slots that are not paused take their next one."""
+        """Move all slots that are not paused on to their next tasks, as the last task is done."""
         terminal = dict(self._results.terminal)
         try:
             firsts = self._observe(dict.fromkeys(self._live, NextTask()))
@@ -284,26 +282,26 @@ class TaskVector:
         if isinstance(error, WorkerError) and isinstance(error.partial, Batch):
             error.partial = self._results.of_step(error.partial, slots, self._lockstep.life.nothing)
 
-    # -- about it ----------------------------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------------------------
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has been closed."""
+        """True if the vector is closed."""
         return self._pool.closed
 
     @property
     def num_unpaused_tasks(self) -> int:
-        """How many slots are not paused."""
+        """The number of slots that are not paused."""
         return len(self._live)
 
     @property
     def mp_ctx(self) -> BaseContext | None:
-        """The multiprocessing context that stands for how workers are started; None where there are no processes."""
+        """The multiprocessing context with the workers' start method; None without worker processes."""
         return None if self._start is None else self._start.context
 
     @one_at_a_time
     def stats(self) -> TaskVectorStats:
-        """Return the counts and times since it was made."""
+        """Return the counts and times since the vector was made."""
         self._begin("stats")
         told = self._run(self._lockstep.call, Ask.STATUS)
         busy = np.array([0.0 if each is None else each.busy / max(1, each.age) for each in told])
@@ -320,14 +318,15 @@ class TaskVector:
 
     @one_at_a_time
     def next_task(self, **kwargs: Any) -> list[Any]:
-        """Move every unpaused slot on to its next task, whether the present one is done or not (then it has no
-        metrics); `kwargs` are given to every sampler. Returns the first observations, None where there is no task."""
+        """Move every unpaused slot on to its next task, done or not; an unfinished task has no metrics.
+
+        `kwargs` are passed to every sampler. Returns the first observations, None for an exhausted sampler."""
         self._begin("next_task")
         return self._observe({slot: NextTask(dict(kwargs)) for slot in self._live})
 
     @one_at_a_time
     def next_task_at(self, sampler_index: int) -> list[Any]:
-        """The same for one slot; returns a list of its first observation."""
+        """Move one slot on to its next task; returns a list with the first observation."""
         self._begin("next_task_at")
         return self._observe({self._slot(sampler_index): NextTask()})
 
@@ -335,14 +334,14 @@ class TaskVector:
     def reset_all(self) -> None:
         """Reset every unpaused slot's sampler (its seed stays) and take its first task.
 
-        Raises RuntimeError (a TaskRaised) for a sampler without a task after it.
+        Raises RuntimeError (a TaskRaised) for a sampler without a task after its reset.
         """
         self._begin("reset_all")
         self._observe(dict.fromkeys(self._live, ResetSampler()))
 
     @one_at_a_time
     def set_seeds(self, seeds: Sequence[int]) -> None:
-        """Give every unpaused slot's sampler a seed, for the tasks to come."""
+        """Give every unpaused slot's sampler a seed, for later tasks."""
         self._begin("set_seeds")
         self._seed(dict(zip(self._live, self._each("set_seeds", listed("set_seeds", seeds, "seeds"), "seeds"))))
 
@@ -356,7 +355,7 @@ class TaskVector:
                 self._results.histories[slot].seeded(seed)
 
     def _observe(self, orders: dict[int, Any]) -> list[Any]:
-        """Follow orders that lead to new tasks; returns their first observations."""
+        """Send orders that lead to new tasks, and return the tasks' first observations."""
         if not orders:
             return []
         slots = list(orders)
@@ -378,7 +377,7 @@ class TaskVector:
 
     @one_at_a_time
     def pause_at(self, sampler_index: int) -> None:
-        """Leave a slot out until `resume_all`: it keeps its task, and the indices above it move down by one."""
+        """Pause a slot until `resume_all`. It keeps its task, and the indices above it move down by one."""
         self._begin("pause_at")
         self._live.remove(self._slot(sampler_index))
 
@@ -388,10 +387,10 @@ class TaskVector:
         self._begin("resume_all")
         self._live = list(range(self._n))
 
-    # -- pictures ----------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all samplers and end all workers, within `close_timeout` + 1 s. Twice is once."""
+        """Close all samplers and end all workers, within `close_timeout` + 1 s. A second call does nothing."""
         self._posted = None
         self._arrived.clear()
         self._measured.tell(self._verdict)
@@ -410,7 +409,7 @@ class TaskVector:
             raise ClosedPool(f"{name}: this vector of tasks is closed")
 
     def _begin(self, name: str) -> None:
-        """Before anything new: finish the step that is under way, and learn what an interrupt has hidden."""
+        """Finish the step under way, and after an interrupt update the slots' states, before another request."""
         self._check_open(name)
         if self._posted is not None:
             try:
@@ -425,7 +424,7 @@ class TaskVector:
             self._unsure = False
 
     def _each(self, name: str, given: Any, what: str) -> Sequence[Any]:
-        """One value for every unpaused slot; a string, or None, is for all."""
+        """Return one value for every unpaused slot; a string, or None, is for all."""
         n = len(self._live)
         if given is None or isinstance(given, str):
             return [given] * n
@@ -439,19 +438,19 @@ class TaskVector:
             return self._live[operator.index(index)]
         except (IndexError, TypeError):
             paused = f" ({self._n - len(self._live)} of {self._n} are paused)" if len(self._live) < self._n else ""
-            raise NoSuchSlot(f"there is no slot at index {index!r}: {len(self._live)} are unpaused{paused}") from None
+            raise NoSuchSlot(f"no slot has the index {index!r}: {len(self._live)} are unpaused{paused}") from None
 
     def _run(self, request: Callable[..., Any], *args: Any) -> Any:
         try:
             return request(*args)
         except Exception:
             raise
-        except BaseException:  # Ctrl-C: the pool finishes the request later and drops what it brings
+        except BaseException:  # Ctrl-C: the pool finishes the request later and drops its result
             self._unsure = True
             raise
 
     def _ask(self, orders: dict[int, Operation], *, task: bool = True) -> list[Any]:
-        """Ask slots for something of their own. `task`: of their present tasks, which they must have."""
+        """Run operations in slots and return their results. `task`: the operations need a present task."""
         for slot in orders if task else ():
             if self._results.special.get(slot) is Slot.EMPTY:
                 raise UsageError(f"{self._results.why_empty(slot)}. Nothing was sent")
@@ -465,7 +464,7 @@ class TaskVector:
             raise
 
     def _fresh(self, slot: int, then: Any) -> Fresh:
-        """For a program in a dead one's place; see `Fresh`."""
+        """Return the order for a program that replaces a dead one; see `Fresh`."""
         history = self._results.histories[slot]
         incarnation = self._pool.restarts[slot]
         seed = None if history.seed is None else restart_seed(history.seed, slot, incarnation)
@@ -475,7 +474,7 @@ class TaskVector:
 def _moved(
     results: dict[int, RLStepResult], firsts: dict[int, Any], terminal: dict[int, Any]
 ) -> dict[int, RLStepResult]:
-    """Results of the step where all moved on: the next tasks' first observations in place of the terminal ones."""
+    """Return the results of the step where all slots moved on, with the next tasks' first observations."""
     out = {}
     for slot, result in results.items():
         if slot not in firsts:

@@ -1,8 +1,7 @@
-"""The vectors of tasks that users make, `VectorSampledTasks` and `SingleProcessVectorSampledTasks`; and what these do
-to single slots, or to all, besides stepping: calls, attributes, and AllenAct's string commands.
+"""The public vectors of tasks, and their calls, attributes and AllenAct's string commands.
 
-The strings are known here and nowhere else: `command` and `command_at` turn them into calls of the vector's own. What
-`render` shows of many tasks in one picture is made by `tile`.
+Only this module knows the strings: `command` and `command_at` turn them into the vector's own calls. `tile` makes one
+picture of many for `render`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from treadle.lockstep.lockstep import Operation
 
 COMPLETE_TASK_METRICS_KEY, COMPLETE_TASK_CALLBACK_KEY = METRICS_KEY, CALLBACK_KEY  # as AllenAct's module has them
-# commands that change nothing in the books: what each asks of a slot, from its data
+# commands that do not change the recorded states: name -> function from the command's data to a slot's operation
 CALLS: dict[str, Callable[[Any], Operation]] = {
     "render": lambda data: (Ask.RENDER, *_render_arguments(data)),
     "observation_space": lambda data: (Ask.TASK_ATTR, ("observation_space",), {}),
@@ -40,7 +39,7 @@ CALLS: dict[str, Callable[[Any], Operation]] = {
     "sampler_attr": lambda data: (Ask.SAMPLER_ATTR, (data,), {}),
 }
 COMMANDS = ("step", "next_task", "reset", "seed", *CALLS)
-DONE = "done"  # the result of commands that have none
+DONE = "done"  # the result of commands that return nothing else
 
 
 def _call_arguments(data: Any) -> tuple[Any, ...]:
@@ -65,7 +64,7 @@ def _pair(data: Any, what: str) -> tuple[Any, Any]:
 
 
 def checked(command: str) -> str:
-    """Raises NotSupported (a NotImplementedError) for what is no command."""
+    """Return the command. Raises NotSupported (a NotImplementedError) for an unknown one."""
     if command not in COMMANDS:
         raise NotSupported(f"{command!r} is not a command; there are {', '.join(COMMANDS)}")
     return command
@@ -74,23 +73,24 @@ def checked(command: str) -> str:
 class SampledTasks(TaskVector):
     """Task samplers, one a slot, stepped together. Made by `VectorSampledTasks` and `SingleProcessVectorSampledTasks`.
 
-    Slots are counted from 0 in the order of the samplers' arguments; an *index* counts those that are not paused, so
-    it is the same until the first `pause_at`. Errors name the slot. Use it from one thread at a time: calls
+    Slots are counted from 0 in the order of the samplers' arguments. An *index* counts the slots that are not paused,
+    so the two are equal until the first `pause_at`. Errors name the slot. Use a vector from one thread at a time: calls
     that overlap are refused.
 
-    Every step's info has `terminated` (the task's `reached_terminal_state()`) and `truncated` (its `is_truncated()`,
-    which is that the limit of steps was reached without that), False while the task goes on. The task's own info is
-    never changed; what it has under a name of the vector's is kept as "task_" + name. On the step that ends a task
-    there is more:
+    Every step's info has `terminated` (the task's `reached_terminal_state()`) and `truncated` (its `is_truncated()`).
+    Both are False while the task goes on. The task's own info is never changed; a value under one of the vector's keys
+    is kept as "task_" + key. The step that ends a task also has:
 
-    - "__AFTER_TASK_METRICS__": its metrics, if it has any; "__AFTER_TASK_CALLBACK__": what callback sensors showed;
-    - "final_observation": its last observation, since `observation` is the next task's first (None: there is none).
+    - "__AFTER_TASK_METRICS__": the task's metrics, if it has any.
+    - "__AFTER_TASK_CALLBACK__": the observations of the callback sensors.
+    - "final_observation": the task's last observation, since `observation` is the next task's first one, or None if
+      the sampler is exhausted.
 
-    Every method raises TaskRaised (of the original's type as well) for what a task raises, with the other slots'
-    results in `.partial`; nothing dies of it.
+    If a task raises, the method raises TaskRaised (of the original's type as well), with the other slots' results in
+    `.partial`. No worker dies of it.
 
     Attributes:
-        observation_space: that all tasks have in common.
+        observation_space: of all tasks.
         action_spaces: one a slot.
         metrics_out_queue: as given, or a queue of this process that keeps the latest 10,000 metrics.
         should_log, max_processes, read_timeout: as given.
@@ -98,11 +98,11 @@ class SampledTasks(TaskVector):
 
     @one_at_a_time
     def call(self, function_names: str | list[str], function_args_list: list[Any] | None = None) -> list[Any]:
-        """Call a function of every unpaused slot's present task; one result a slot.
+        """Call a function of every unpaused slot's present task; returns one result a slot.
 
         Args:
-            function_names: one for all, or one for each.
-            function_args_list: a list of positional arguments (or None) for each; None: no arguments.
+            function_names: one for all slots, or a list with one for each.
+            function_args_list: a list of positional arguments (or None) for each slot; None: no arguments.
         """
         names = self._each("call", function_names, "function names")
         return self.command("call", list(zip(names, self._each("call", function_args_list, "argument lists"))))
@@ -114,12 +114,12 @@ class SampledTasks(TaskVector):
 
     @one_at_a_time
     def attr(self, attr_names: list[str] | str) -> list[Any]:
-        """An attribute of every unpaused slot's present task: one name for all, or one for each."""
+        """Return an attribute of every unpaused slot's present task: one name for all, or one for each."""
         return self.command("attr", list(self._each("attr", attr_names, "attribute names")))
 
     @one_at_a_time
     def attr_at(self, sampler_index: int, attr_name: str) -> Any:
-        """An attribute of one slot's present task."""
+        """Return an attribute of one slot's present task."""
         return self.command_at(sampler_index, "attr", attr_name)
 
     @one_at_a_time
@@ -131,7 +131,7 @@ class SampledTasks(TaskVector):
 
     @one_at_a_time
     def command(self, commands: list[str] | str, data_list: list[Any] | None = None) -> list[Any]:
-        """Run AllenAct's commands, the same one in all unpaused slots or one for each; one result a slot.
+        """Run AllenAct's commands, the same one in all unpaused slots or one for each; returns one result a slot.
 
         | command | data | result |
         |---|---|---|
@@ -139,7 +139,7 @@ class SampledTasks(TaskVector):
         | next_task | keyword arguments, or None | the first observation |
         | render | (arguments, keyword arguments) | a picture |
         | observation_space, action_space | | the present task's |
-        | call, call_sampler | (name, arguments or None) | what the task's, or the sampler's, function returns |
+        | call, call_sampler | (name, arguments or None) | the result of the task's, or the sampler's, function |
         | attr, sampler_attr | name | the task's, or the sampler's, attribute |
         | reset | | "done": the sampler is reset, and its first task taken |
         | seed | a seed | "done" |
@@ -162,7 +162,7 @@ class SampledTasks(TaskVector):
         return self._same(checked(command), {self._slot(sampler_index): data})[0]
 
     def _same(self, command: str, data: dict[int, Any]) -> list[Any]:
-        """One command in some slots."""
+        """Run one command in some slots."""
         if command == "step":
             return self._advance(list(data), list(data.values()))
         if command == "next_task":
@@ -176,18 +176,18 @@ class SampledTasks(TaskVector):
         return [DONE] * len(data)
 
     def _called(self, commands: list[str], data: dict[int, Any]) -> list[Any]:
-        """Commands that are calls of the slots' tasks or samplers, one a slot."""
+        """Run commands that are calls of the slots' tasks or samplers, one a slot."""
         on_task = not {"call_sampler", "sampler_attr"}.issuperset(commands)
         return self._ask({slot: CALLS[name](data[slot]) for slot, name in zip(data, commands)}, task=on_task)
 
     @one_at_a_time
     def render(self, mode: str = "human", *args: Any, **kwargs: Any) -> np.ndarray | list[np.ndarray] | None:
-        """Pictures of all unpaused slots' tasks.
+        """Render all unpaused slots' tasks.
 
         Args:
             mode: "rgb_array": one tiled image, see `treadle.tasks.vectors.tile`; "raw_rgb_list": a list of images;
-                "human": the tiled image in a window (None is returned; needs OpenCV).
-            args, kwargs: for every task's `render`, whose `mode` is "rgb" unless `kwargs` say otherwise.
+                "human": show the tiled image in a window and return None (needs OpenCV).
+            args, kwargs: for every task's `render`; `mode` is "rgb" unless `kwargs` has another.
 
         Raises:
             NotSupported (a NotImplementedError): any other mode.
@@ -205,20 +205,20 @@ class SampledTasks(TaskVector):
 
 
 def tile(images: Sequence[Any]) -> np.ndarray:
-    """One image of many, row by row from the top left; as many rows as columns, or one column fewer.
+    """Return one image of many, row by row from the top left; as many rows as columns, or one column fewer.
 
     Args:
-        images: at least one, [height, width, channels]; [height, width] is grey, shown in three channels. Smaller ones
+        images: at least one, [height, width, channels]; [height, width] is grey and gets three channels. Images smaller
             than the largest, and places without an image, are padded with zeros (black).
 
     Returns:
         [rows * height, columns * width, channels] of the images' dtype.
 
     Raises:
-        UsageError: there is no image, something that is none, or images of different numbers of channels.
+        UsageError: the list is empty, an entry is not an image, or images have different numbers of channels.
     """
     if not images:
-        raise UsageError("there is no task to be rendered: all are paused")
+        raise UsageError("nothing to render: all slots are paused")
     pictures = [_with_channels(np.asarray(image), i) for i, image in enumerate(images)]
     channels = pictures[0].shape[2]
     for i, picture in enumerate(pictures):
@@ -253,37 +253,38 @@ def show(image: np.ndarray, title: str = "vectask") -> None:
 
 
 class VectorSampledTasks(SampledTasks):
-    """Streams of tasks in processes of their own, stepped together. See `SampledTasks` for what it does.
+    """Streams of tasks in worker processes, stepped together. See `SampledTasks` for the results.
 
     Args:
-        make_sampler_fn: makes one sampler; called in its worker with a dict of `sampler_fn_args`, and with `mp_ctx` as
-            well if it takes that. It travels by cloudpickle: lambdas and closures are fine.
-        sampler_fn_args: one dict a sampler, none of which is changed.
+        make_sampler_fn: makes one sampler. It is called in the worker with a dict of `sampler_fn_args`, and with
+            `mp_ctx` if it has this argument. It travels by cloudpickle: lambdas and closures are fine.
+        sampler_fn_args: one dict a sampler; the dicts are not changed.
         positional: older scripts give more by position, in either of AllenAct's two orders.
-        callback_sensors: asked when a task is done; see `SampledTasks`.
-        auto_resample_when_done: does a slot move on when its task is done? False: it waits until those of all unpaused
-            slots are, and is given None as action meanwhile.
+        callback_sensors: called when a task is done; see `SampledTasks`.
+        auto_resample_when_done: True: a slot moves on when its task is done. False: it waits until the tasks of all
+            unpaused slots are done, and takes None as its action until then.
         multiprocessing_start_method: "forkserver", "spawn" or "fork".
-        mp_ctx: a multiprocessing context instead, of which the start method counts. Both at once are refused.
-        metrics_out_queue: anything with `put_nowait`, which metrics are put into as well. A full one is left alone.
+        mp_ctx: a multiprocessing context instead, whose start method is used. Both at once are refused.
+        metrics_out_queue: an object with `put_nowait`, which also gets the metrics. A full queue is left unchanged.
             None: a `queue.Queue` of this process, which keeps the latest 10,000.
         should_log: log to "treadle" each sampler's arguments (level INFO).
-        max_processes: how many workers at most; None: one a sampler. They have contiguous shares, the first ones one
-            sampler more where it does not come out even.
+        max_processes: the most workers; None: one a sampler. Workers have contiguous shares of the samplers; if the
+            division leaves a remainder, the first workers have one more.
         read_timeout: seconds for one call, after which it raises WorkerTimeout (a TimeoutError); late answers are
             dropped. None: no limit.
-        on_failure: what a worker's death, or a missed `read_timeout`, leads to. "raise". "restart": the present tasks
-            of its slots are cut (done, truncated, info["aborted"]), fresh samplers are made, those with a finite
-            length are brought to where the old ones were, and info["restarted"] is on the first observation. "drop":
-            they are cut, and have no task any more (info["dropped"], observation None).
-        worker_options: a `treadle.WorkerOptions`: how workers are run. The start method is an argument of its own.
-            start_timeout is five times `read_timeout` where that is more. With threads and in the caller the time limit
-            is only measured.
-        **unknown: none; the error names the nearest one that there is.
+        on_failure: the reaction to a worker's death or a missed `read_timeout`. `"raise"`: raise the error.
+            `"restart"`: cut the present tasks of its slots (done, truncated, info["aborted"]) and make new samplers.
+            Samplers of a finite length are brought to the old ones' place. The first observation has
+            info["restarted"]. `"drop"`: cut the tasks; the slots have no task any more (info["dropped"], observation
+            None).
+        worker_options: a `treadle.WorkerOptions`. Its start method is refused, as it has its own arguments here.
+            start_timeout is at least five times `read_timeout`. With threads and in the caller, the time limit is only
+            measured.
+        **unknown: refused; the error names the nearest argument.
 
     Raises:
-        StartupFailed: a sampler could not be made, or has no first task (then it is a RuntimeError too); nothing is
-            left running.
+        StartupFailed: a sampler could not be made, or has no first task (then it is a RuntimeError too). All workers
+            are ended.
         NotSupported (a NotImplementedError): the samplers' observation spaces are not equal.
         UsageError.
     """
@@ -330,7 +331,7 @@ class VectorSampledTasks(SampledTasks):
 
 
 class SingleProcessVectorSampledTasks(SampledTasks):
-    """The same with everything in the caller: no workers, no limits of time. See `VectorSampledTasks`.
+    """A `VectorSampledTasks` in the caller, without workers and time limits.
 
     Args:
         sampler_fn_args_list: as `sampler_fn_args` there. `mp_ctx` is None for samplers whose dict does not have it.
