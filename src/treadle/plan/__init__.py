@@ -1,12 +1,14 @@
 """Planning: environments that carry their state, stepped in batches from any state.
 
-One idea: an item of a batch brings the state that it begins in, so any worker may do it, and do it again when another
-has died. In order of reading: `env` (an environment with its state), `gym_plan_env` (any Gymnasium environment as one);
-`parallel` (the door: `ParallelEnv`), `items` (what a batch is made of), `futures` (a pool, and a future for each
-request), `batch` (cut, sent, taken, put together), `work` (the worker's side); `checking` and `external`
-beside it.
+Each item of a batch holds the state that it begins in. So any worker can do it, and another worker can do it again if
+the first one dies. Read the modules in this order:
 
-The names below are loaded when they are first used.
+- `env` is an environment that carries its state; `gym_plan_env` makes one of any Gymnasium environment.
+- `parallel` has `ParallelEnv`, which users call. `items` are the parts of a batch. `futures` has a pool, and a future
+  for each request. `batch` cuts a batch into chunks, sends them and joins the results. `work` is the worker's side.
+- `checking` tests whether states are complete; `external` runs one environment in another process.
+
+The names below are loaded at their first use.
 """
 
 from treadle.lazy import homes, lazily

@@ -1,12 +1,14 @@
-"""A batch, from its arguments to the pool and back: `BatchEnv`.
+"""`BatchEnv`, which sends a batch to a pool in chunks and joins the results.
 
-The items of a batch go to any slot, because their states travel with them. They are dealt in chunks. As long as chunks
-are left, every slot has one at work and one waiting. A slot that is done gets the next, so a slow item (or a busy core)
-delays its own chunk only. A chunk should take some milliseconds: smaller ones cost more in messages than they save in
-waiting, so how many there are follows from what items took before. A chunk whose worker died goes to another one.
-Items without states go on from one another: then every slot has one chunk.
+The items of a batch may go to any slot, because their states travel with them. While chunks are left, every slot has
+one at work and one waiting. A slot that is done gets the next chunk, so a slow item or a busy core delays only its own
+chunk. If a worker dies, another one gets its chunk. Items without states continue each other, so then every slot has
+one chunk.
 
-Below it a pool has a worker for each slot, and a future for the answer to every request (`futures.py`).
+A chunk should take some milliseconds: smaller chunks cost more in messages than they save in waiting. The number of
+chunks therefore follows from the time that earlier items took.
+
+`futures.py` has the pool, with a worker for each slot, and a future for the answer to every request.
 """
 
 from __future__ import annotations
@@ -50,16 +52,16 @@ from treadle.worker.life import RestartPolicy, State
 OBSERVATIONS = (None, "last", "all")
 
 MOST_BYTES = 256 * 2**20  # of all buffers together
-MOST_BUFFERS = 32  # each is a mapping of its own
-LEAST_BYTES = 256 * 2**10  # of one
-LENT = 16 * 2**10  # bytes of a chunk's observations that are handed out as they lie; fewer are copied
-SPARE = 1.25  # states vary in size
+MOST_BUFFERS = 32  # each is one mapping
+LEAST_BYTES = 256 * 2**10  # of one buffer
+LENT = 16 * 2**10  # bytes from which a chunk's observations are handed out without a copy
+SPARE = 1.25  # factor for room, as states vary in size
 
 
 class Span:
-    """The requests that are sent from now on until `end`: those that may write to a buffer.
+    """The requests that are sent between construction and `end`: those that may write to a buffer.
 
-    Who is at work on what says the pool, and not the sender, who may be cut short at any moment (Ctrl-C).
+    The pool's record of open requests decides, because Ctrl-C may interrupt the sender at any moment.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -67,11 +69,11 @@ class Span:
         self._after, self._upto = pool.calls.last_id, sys.maxsize
 
     def end(self) -> None:
-        """No more requests belong to it."""
+        """Close the span: later requests do not belong to it."""
         self._upto = self._pool.calls.last_id
 
     def over(self) -> bool:
-        """Return True if every request, given up or not, has been answered, or its worker buried."""
+        """Return True if every request, given up or not, has been answered or its worker's death handled."""
         for worker in self._pool.workers:
             for owed in worker.owed:
                 if self._after < owed.request.id <= self._upto:
@@ -81,15 +83,15 @@ class Span:
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """n sequences of actions, each played from its state until it or the episode ended.
+    """n sequences of actions, each played from its state until the sequence or the episode ended.
 
     Attributes:
         rewards: float64[n, T], T the longest sequence; 0 after the end.
-        lengths: int64[n], how many actions were applied.
-        terminated, truncated: bool[n], how it ended; both False where the actions ran out first.
-        states: n states at the end; None when they were not asked for.
-        observations: None when not asked for; "last": n observations at the end, an array where they fit together;
-            "all": one array (or list) of `lengths[i]` observations for each item.
+        lengths: int64[n], the number of actions that were applied.
+        terminated, truncated: bool[n], how the episode ended; both False if the actions ran out first.
+        states: n states at the end; None unless they were requested.
+        observations: None unless they were requested. "last": n observations at the end, one array if they have the
+            same dtype and shape. "all": one array (or list) of `lengths[i]` observations for each item.
     """
 
     rewards: np.ndarray
@@ -113,9 +115,9 @@ class BatchEnv:
 
     Args:
         envs: the processes.
-        blocking: have one work at a time.
+        blocking: let only one process work at a time.
 
-    Raises ValueError (UsageError) when their observation or action spaces differ.
+    Raises UsageError (a ValueError) if the processes' observation or action spaces differ.
     """
 
     def __init__(self, envs: Sequence[ExternalProcess], blocking: bool = False) -> None:
@@ -130,13 +132,13 @@ class BatchEnv:
                     raise UsageError(f"process {index} has the {what} {other}, process 0 has {first}: they must agree")
         self._lanes: list[tuple[Workers, int]] = [(env._workers, env._slot) for env in self._envs]
         self._pools = list(dict.fromkeys(workers for workers, _ in self._lanes))
-        self._seconds: dict[str, float] = {}  # what an item took lately
+        self._seconds: dict[str, float] = {}  # "steps" or "rollouts" -> seconds that an item took lately
         self._room: dict[Any, float] = {}  # bytes of a region that an item took lately
         self._buffers: BufferPool | None = None
         pool = self._pools[0].pool
         self.spent = Spent(pool)
         self.spent.leave()
-        # processes of this machine see the arena, and in the caller's own nothing need be laid
+        # only processes of this machine see the arena; with workers in the caller there is nothing to share
         if len(self._pools) == 1 and pool.options.backend == "process":
             self._buffers = BufferPool(pool.memory.arena, least=LEAST_BYTES, most=MOST_BYTES, count=MOST_BUFFERS)
 
@@ -147,7 +149,7 @@ class BatchEnv:
         return self._envs[index]
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute of the first environment."""
+        """Return an attribute of the first environment."""
         if name.startswith("_") or "_envs" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._envs[0], name)
@@ -157,12 +159,12 @@ class BatchEnv:
     def make_transitions(
         self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = None, repeat: int = 1
     ) -> tuple[Any, ...]:
-        """A batch of steps; see `VectorizedEnv.step_batch`."""
+        """Step a batch; see `VectorizedEnv.step_batch`."""
         items = items_of(actions, states, dt, return_state, repeat)
         return columns(self._run(items, None), items.return_state)
 
     def rollouts(self, items: Items, observations: str | None) -> RolloutBatch:
-        """A batch of rollouts; `items.actions` has a sequence of actions for each. See `ParallelEnv.rollout_batch`."""
+        """Play a batch of rollouts; `items.actions` has a sequence for each. See `ParallelEnv.rollout_batch`."""
         if observations not in OBSERVATIONS:
             raise UsageError(f"observations must be None, 'last' or 'all', got {observations!r}")
         if items.states is None:
@@ -179,7 +181,7 @@ class BatchEnv:
         return RolloutBatch(rewards, lengths, terminated, truncated, states, seen)
 
     def _run(self, items: Items, rollout: str | None) -> list[Done]:
-        """The results of the chunks, in order."""
+        """Run the items in chunks and return the chunks' results, in order."""
         n, slots, given = len(items.dts), len(self._lanes), items.states is not None
         self.spent.enter()
         what = "steps" if rollout is None else "rollouts"
@@ -218,9 +220,9 @@ class BatchEnv:
         return dones
 
     def _laid(self, works: list[Work], each: float) -> ArenaBuffer | None:
-        """Give each chunk a region of a buffer, and lay its states there; None when there is no memory for it.
+        """Give each chunk a region of a buffer, and put its states there. Return None without memory for a buffer.
 
-        `each`: bytes for what comes back of an item.
+        `each`: bytes for the result of an item.
         """
         if self._buffers is None:
             return None
@@ -239,13 +241,13 @@ class BatchEnv:
         return buffer
 
     def _scatter(self, works: list[Work], given: bool) -> list[Future]:
-        """Have the chunks done; returns each one's answer, in order.
+        """Send the chunks to slots and return their answers, in order.
 
-        `given`: they have states, so any slot may do any of them; else chunk i goes to slot i.
-        Raises WorkerError when a worker fails; all other answers have come by then.
+        `given`: True: items have states, so any slot may do any chunk. False: chunk i goes to slot i.
+        Raises WorkerError if a worker fails, once all other answers have come.
         """
         todo, load = deque(range(len(works))), [0] * len(self._lanes)
-        out: dict[int, tuple[Future, int]] = {}  # chunk -> its future, and whose of the lanes it is
+        out: dict[int, tuple[Future, int]] = {}  # chunk -> its future, and the index of its lane
         answered: dict[int, Future] = {}
         error: BaseException | None = None
         while out or (todo and error is None):
@@ -258,7 +260,7 @@ class BatchEnv:
                 try:
                     out[index] = workers.ask(slot, Ask.WORK, (works[index],)), at
                 except Exception as raised:  # noqa: BLE001 - raised again once all answers have come
-                    if not given or workers.by_slot[slot].state is not State.GONE:  # else: dropped while waited for
+                    if not given or workers.by_slot[slot].state is not State.GONE:  # GONE: dropped during the wait
                         error = raised
                     continue
                 todo.popleft()
@@ -272,7 +274,7 @@ class BatchEnv:
                 answered[index] = future
             elif given and _can_go_on(future.error, future.workers):
                 work = works[index]
-                if work.region is not None:  # what comes back goes by message: somebody may still write there
+                if work.region is not None:  # the result goes by message: the old worker may still write there
                     work.region = work.region._replace(start=work.region.end)
                 todo.appendleft(index)
             elif error is None:
@@ -281,15 +283,15 @@ class BatchEnv:
             try:
                 raise error
             finally:
-                del error  # its traceback knows this frame: together they would hold the batch, states and all
+                del error  # its traceback refers to this frame: the cycle would keep the batch and its states
         return list(map(answered.__getitem__, range(len(works))))
 
     def _next_lane(self, load: list[int], waiting: bool) -> int | None:
-        """Who takes requests and has least to do; None when all have enough.
+        """Return the lane with the least work that takes requests; None if all have enough.
 
-        One that has yet to start anew will do, but not while answers are `waiting`.
+        A lane whose worker is still to restart counts only if no answers are `waiting`.
         """
-        most = 2 if len(self._pools) == 1 else MOST * len(load)  # pulling needs one pool to listen to
+        most = 2 if len(self._pools) == 1 else MOST * len(load)  # lanes of several pools get all chunks at once
         best: int | None = None
         for able in (TAKING, ALL_BUT_GONE):
             for at, (workers, slot) in enumerate(self._lanes):
@@ -304,26 +306,26 @@ class BatchEnv:
     # -- all environments --------------------------------------------------------------------------------------------
 
     def sync_states(self, state: Any, blocking: bool = True) -> None:
-        """Put every environment into one state. All have it when this returns; `blocking`: one after the other."""
+        """Put every environment into one state, and return once all have it. `blocking`: one after the other."""
         _results([env.set_state(state, blocking=blocking) for env in self._envs])
 
     def reset(self, indices: Iterable[int] | None = None, return_states: bool = True) -> tuple[np.ndarray, ...]:
-        """Reset all environments, or some.
+        """Reset all environments, or those of the indices.
 
-        Returns arrays with an entry for each: (states,) observations [k, ...], infos object[k].
+        Returns arrays with an entry for each environment: (states,) observations [k, ...], infos object[k].
         """
         chosen = range(len(self._envs)) if indices is None else [int(index) for index in indices]
         if not chosen:
             raise UsageError("no environment to reset: give at least one index")
         for index in chosen:
             if not -len(self._envs) <= index < len(self._envs):
-                raise IndexError(f"there is no process {index} to reset: there are {len(self._envs)}")
+                raise IndexError(f"process {index} cannot be reset: there are {len(self._envs)} processes")
         results = _results([self._envs[i].reset(return_states=return_states, blocking=self._blocking) for i in chosen])
         *states, observations, infos = zip(*results, strict=True)
         return *(_array(list(column)) for column in states), np.stack(observations), _array(list(infos), loose=True)
 
     def close(self) -> None:
-        """End all processes; observations that are held keep their memory. Idempotent."""
+        """End all processes. Observations that the caller holds stay valid. Idempotent."""
         self._buffers = None
         self.spent.tell()
         for env in self._envs:
@@ -334,8 +336,10 @@ ALL_BUT_GONE = frozenset(State) - {State.GONE}
 
 
 def _first_settled(out: dict[int, tuple[Future, int]]) -> tuple[int, Future, int]:
-    """A chunk whose answer has come, its future and its lane. Processes of their own answer to a pool each: it is the
-    oldest chunk's that is waited for."""
+    """Wait for an answer and return (chunk, its future, its lane).
+
+    Each `ExternalProcess` made by itself has its own pool; the wait is then for the oldest chunk's pool.
+    """
     while True:
         for index, (future, at) in out.items():
             if future.settled:
@@ -344,14 +348,14 @@ def _first_settled(out: dict[int, tuple[Future, int]]) -> tuple[int, Future, int
 
 
 def _can_go_on(error: BaseException, workers: Workers) -> bool:
-    """Return True if the worker failed and another one takes its place."""
+    """Return True if the worker failed and others can do its chunk."""
     calls = workers.pool.calls
     ours = isinstance(error, WorkerDied | WorkerTimeout)
     return ours and calls.policy is not RestartPolicy.RAISE and calls.broken is None
 
 
 def _take_out(buffer: ArenaBuffer, done: Done) -> None:
-    """Take out what a chunk has laid in a buffer; large observations stay, as long as an array refers to them."""
+    """Take a chunk's results out of the buffer. Large observations stay there as long as an array refers to them."""
     if isinstance(done.states, LaidStates):
         done.states = lift(buffer.memory, done.states)
     if isinstance(done.observations, LaidRows):
@@ -360,7 +364,7 @@ def _take_out(buffer: ArenaBuffer, done: Done) -> None:
 
 
 def _results(answers: list[Any]) -> list[Any]:
-    """All answers, futures or here already; raises the first error when all have come."""
+    """Return all answers, waiting for those that are futures. Raises the first error once all have come."""
     for answer in answers:
         if isinstance(answer, Future):
             answer.exception()
@@ -368,7 +372,7 @@ def _results(answers: list[Any]) -> list[Any]:
 
 
 def _array(values: list[Any], *, loose: bool = False) -> np.ndarray:
-    """One array of values: of theirs where they are arrays, else of objects."""
+    """Return one array: arrays are stacked, other values become an array of objects."""
     if not loose and isinstance(values[0], np.ndarray):
         return np.stack(values)
     array = np.empty(len(values), object)

@@ -1,4 +1,4 @@
-"""Try out whether an environment's state is complete: whether the same follows from the same state, again and again."""
+"""`check_state`, which tests that an environment's state is complete: equal states and actions give equal results."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ FIELDS = ("observation", "reward", "terminated", "truncated", "info")
 
 @dataclass(frozen=True)
 class StateReport:
-    """What `check_state` found.
+    """The result of `check_state`.
 
     Attributes:
         kind: of the states.
-        points: how many states were put back.
-        steps: how many steps were compared.
-        nbytes: size of the largest state; 0 for states that do not say (tuples, say).
-        get_us, set_us: microseconds that taking and putting back a state took, on average.
+        points: the number of states that were put back.
+        steps: the number of steps that were compared.
+        nbytes: size of the largest state; 0 for states without `nbytes`, such as tuples.
+        get_us, set_us: mean microseconds to take a state and to put it back.
     """
 
     kind: str
@@ -51,25 +51,26 @@ def check_state(
     ignore: Iterable[str] = ("['episode']['t']",),
     **keeper: Any,
 ) -> StateReport:
-    """Prove on an environment that its states are complete, or raise the first difference.
+    """Test that an environment's states are complete, or raise the first difference.
 
-    From each of `points` states along an episode it plays `steps` steps (episodes that end are followed by a reset
-    without a seed), then plays something else, puts the state back and plays the same again. Given an id, a spec or a
-    callable it also puts the state into a second, new environment, as workers do.
+    The check takes `points` states along an episode. From each it plays `steps` steps, then plays other steps, puts the
+    state back and plays the first steps again. Episodes that end are followed by a reset without a seed. Given an id, a
+    spec or a callable, it also puts the state into a second, new environment, as workers do.
 
     Args:
-        env: a Gymnasium environment, a `PlanEnv`, or how to make one. One that is given is left where it ended up.
-        steps: how many to compare from each state.
-        points: how many states.
+        env: a Gymnasium environment, a `PlanEnv`, or an id, spec or callable that makes one. An environment keeps the
+            state that it has after the check.
+        steps: the number of steps to compare from each state.
+        points: the number of states.
         seed: of the first reset and of the random actions.
         actions: the actions to compare with, instead of random ones; `steps` is then their number.
-        ignore: ends of the names of fields in infos that may differ: times, say.
+        ignore: ends of the names of fields in infos that may differ, such as times.
         **keeper: for a Gymnasium environment: `randomness` and `global_rngs` of `Keeper`.
 
     Raises:
-        UsageError: there is nothing to compare.
-        StateDiffers: names the step and the field.
-        StateError: the state cannot be captured at all.
+        UsageError: nothing to compare, or an invalid argument.
+        StateDiffers: a result differs; the error names the step and the field.
+        StateError: the state cannot be captured.
     """
     check_whole(none=False, steps=steps, points=points)
     check_whole(0, seed=seed)
@@ -100,7 +101,7 @@ def _check(
     player.space.seed(seed)
     compared, nbytes, took = 0, 0, [0.0, 0.0]
     for point in range(points):
-        for _ in range(7 * point):  # a first state right after the reset, the others further on
+        for _ in range(7 * point):  # the first state follows the reset, the others come later
             player.step(player.space.sample())
         played = [player.space.sample() for _ in range(steps)] if actions is None else list(actions)
         began = perf_counter()
@@ -112,7 +113,7 @@ def _check(
         for other in (player, second):
             if other is None:
                 continue
-            for _ in range(5):  # whatever the state leaves out should move on meanwhile
+            for _ in range(5):  # values that the state lacks must change before it is put back
                 other.step(player.space.sample())
             began = perf_counter()
             other.set(kept)
@@ -155,7 +156,7 @@ def _short(value: Any) -> str:
 
 
 class _Player:
-    """One interface to both kinds of environment: `step` begins the next episode by itself."""
+    """One interface to Gymnasium environments and `PlanEnv`; `step` begins the next episode when one ends."""
 
     def __init__(self, env: Any, keeper: dict[str, Any]) -> None:
         self.env = env
@@ -201,12 +202,12 @@ def _made(env: Any) -> Any:
     if not (isinstance(env, str | EnvSpec) or callable(env)):
         raise UsageError(f"check_state takes an environment, an id, a spec or a callable that makes one, got {env!r}")
     made: Any = EnvRecipe(env).build() if isinstance(env, str | EnvSpec) else env()
-    made.reset()  # not every environment can be stepped before
+    made.reset()  # some environments cannot be stepped before their first reset
     return made
 
 
 class Difference(NamedTuple):
-    """The field (such as "['a'][2]") and its two values."""
+    """A field (such as "['a'][2]") that differs, and its two values."""
 
     field: str
     first: Any
@@ -214,8 +215,11 @@ class Difference(NamedTuple):
 
 
 def difference(first: Any, again: Any, field: str, ignore: tuple[str, ...] = ()) -> Difference | None:
-    """The first difference, None when there is none. Arrays are compared by dtype, shape and bytes; NaN equals NaN.
-    `ignore`: ends of the names of what dicts have that is not looked at."""
+    """Return the first difference, None if the values are equal.
+
+    Arrays are compared by dtype, shape and bytes; NaN equals NaN. `ignore`: ends of the names of dict entries that are
+    not compared.
+    """
     if isinstance(first, dict) and isinstance(again, dict):
         for key in [*first, *(key for key in again if key not in first)]:
             name = f"{field}[{key!r}]"
@@ -239,13 +243,13 @@ def difference(first: Any, again: Any, field: str, ignore: tuple[str, ...] = ())
         return None if same else Difference(field, first, again)
     try:
         same = bool(first == again) or (first != first and again != again)
-    except Exception:  # noqa: BLE001 - a foreign __eq__ may raise, or return what has no truth
+    except Exception:  # noqa: BLE001 - a foreign __eq__ may raise, or return a value without a truth value
         same = first is again
     return None if same else Difference(field, first, again)
 
 
 def element(found: Difference) -> Difference:
-    """Of two arrays of one dtype and shape the first element that differs; of anything else the whole difference."""
+    """Return the first element that differs in two arrays of one dtype and shape; other differences unchanged."""
     a, b = found.first, found.again
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)) or (a.dtype, a.shape) != (b.dtype, b.shape):
         return found

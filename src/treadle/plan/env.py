@@ -1,7 +1,7 @@
-"""`PlanEnv`: an environment that carries its state, so that it can be stepped from anywhere.
+"""`PlanEnv`: an environment that carries its state, so that it can be stepped from any state.
 
-A template: a subclass says how to reset, to apply one action, and to take and put back its state, and gets steps from
-given states, repeated actions, batches and automatic resets.
+It is a template. A subclass implements a reset, one action, and taking and putting back the state. The base class adds
+steps from given states, repeated actions, batches and automatic resets.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ from treadle.plan.items import items_of, whole
 from treadle.program.base import own_names
 from treadle.wire.copies import snapshot
 
-Row = tuple[Any, ...]  # state (None where none is wanted), observation, reward, terminal, truncated, info
-# called with actions, states (None: it goes on) and dts
+Row = tuple[Any, ...]  # state (None unless wanted), observation, reward, terminal, truncated, info
+# called with actions, states (None: the step continues the one before) and dts
 Steps = Callable[[Iterable[Any], Iterable[Any], Iterable[int]], Iterator[Row]]
 
-STEP_NAMES = frozenset({"n_step", "dt"})  # what a planning step itself puts into its info
+STEP_NAMES = frozenset({"n_step", "dt"})  # keys that a planning step itself adds to its info
 PROCESSES = ("process_obs", "process_reward", "process_terminal", "process_info")
 
 
 def told(info: Mapping[str, Any], **ours: Any) -> dict[str, Any]:
-    """An environment's info with a planning step's entries: its own value under such a NAME is kept as env_NAME."""
+    """Return an environment's info with a planning step's entries; its own value under such a NAME becomes env_NAME."""
     return {**own_names(info, frozenset(ours), "env"), **ours}
 
 
 def overrides(env: PlanEnv, base: type[PlanEnv], names: Iterable[str]) -> bool:
-    """Return True if the class of `env` defines one of these anew, after `base`."""
+    """Return True if the class of `env` overrides one of these names of `base`."""
     return any(getattr(type(env), name) is not getattr(base, name) for name in names)
 
 
 class PlanEnv:
     """Base of environments that carry their state.
 
-    A subclass overrides `apply_action`, `apply_reset`, `get_state`, `set_state`, and what it likes of the rest.
+    A subclass overrides `apply_action`, `apply_reset`, `get_state` and `set_state`, and may override other methods.
 
     Args:
-        name: what it is called.
+        name: the environment's name.
         frameskip: how often `step` applies its action for each dt.
-        autoreset: reset by itself after a step that ended an episode. That step returns the end, its state
-            included; the environment itself stands at the beginning of the next episode by then.
-        delay_setup: do not build anything yet: `setup` does (`GymPlanEnv` and `ParallelEnv` call it themselves in the
-            first `reset`). Until then it can be pickled.
+        autoreset: reset after a step that ended an episode. That step returns the end, including its state; the
+            environment itself is then at the beginning of the next episode.
+        delay_setup: let `setup` build the environment instead of the constructor (`GymPlanEnv` and `ParallelEnv` call
+            `setup` in the first `reset`). Before `setup`, the object can be pickled.
         return_image: put `get_image()` as "rgb" into every step's and reset's info.
     """
 
     STATE_IS_ARRAY: ClassVar[bool] = True
     OBS_IS_ARRAY: ClassVar[bool] = True
-    SINGLETON: ClassVar[bool] = False  # may there be only one of it in a process?
+    SINGLETON: ClassVar[bool] = False  # True: a process can hold only one such environment
     _given: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Notes what it is built with, for `clone`."""
+        """Keep the constructor's arguments for `clone`."""
         self = super().__new__(cls)
         self._given = args, kwargs
         return self
@@ -80,104 +80,104 @@ class PlanEnv:
         if not delay_setup:
             self.setup()
 
-    # -- what a subclass says ----------------------------------------------------------------------------------------
+    # -- methods for subclasses --------------------------------------------------------------------------------------
 
     def setup(self) -> None:
-        """Build what the environment needs."""
+        """Build the objects that the environment needs."""
 
     def apply_action(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step once: observation, reward, terminal, truncated, info."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how to apply an action")
+        """Take one step; return observation, reward, terminal, truncated, info."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement apply_action")
 
     def apply_reset(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode: observation, info."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how to reset")
+        """Begin an episode; return observation, info."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement apply_reset")
 
     def get_state(self) -> Any:
-        """The complete state, a value of its own: nothing that happens later changes it."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how to take its state")
+        """Return the complete state, as a copy that later steps do not change."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement get_state")
 
     def set_state(self, state: Any) -> None:
         """Put a state back."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how to put a state back")
+        raise NotImplementedError(f"{type(self).__name__} does not implement set_state")
 
     def get_image(self) -> np.ndarray | None:
-        """What it looks like now: uint8[height, width, 3], or [height, width] in shades of grey."""
-        raise NotImplementedError(f"{type(self).__name__} has no picture of itself")
+        """Return a picture of the present state: uint8[height, width, 3], or [height, width] in shades of grey."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement get_image")
 
     def process_obs(self, obs: Any, **step: Any) -> Any:
-        """The observation that `step` and `reset` return. `step`: the step's other parts, by name."""
+        """Return the observation for `step` and `reset`. `step`: the step's other parts, by name."""
         return obs
 
     def process_reward(self, reward: Any, **step: Any) -> Any:
-        """The reward that `step` returns."""
+        """Return the reward for `step`."""
         return reward
 
     def process_terminal(self, terminal: bool, **step: Any) -> bool:
-        """The terminal flag that `step` returns."""
+        """Return the terminal flag for `step`."""
         return terminal
 
     def process_info(self, info: dict[str, Any], **step: Any) -> dict[str, Any]:
-        """The info that `step` and `reset` return."""
+        """Return the info for `step` and `reset`."""
         return info
 
     def sample_action(self) -> Any:
-        """A valid action, at random."""
+        """Return a valid random action."""
         return self.action_space.sample()
 
     @property
     def observation_space(self) -> gym.Space:
-        """Of what `step` returns."""
-        raise NotImplementedError(f"{type(self).__name__} does not say its observation_space")
+        """The space of observations that `step` returns."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement observation_space")
 
     @property
     def action_space(self) -> gym.Space:
-        """Of what `step` takes."""
-        raise NotImplementedError(f"{type(self).__name__} does not say its action_space")
+        """The space of actions that `step` takes."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement action_space")
 
     def close(self) -> None:
-        """Give back what it holds. Idempotent."""
+        """Release the environment's resources. Idempotent."""
 
-    # -- about it ----------------------------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The environment's name."""
         return self._name
 
     @property
     def return_image(self) -> bool:
-        """Whether every info holds a picture."""
+        """True if every info holds a picture."""
         return self._return_image
 
     @property
     def unwrapped(self) -> PlanEnv:
-        """Itself: wrappers are inside."""
+        """The object itself: its wrappers are inside."""
         return self
 
     @property
     def obs_shape(self) -> tuple[int, ...] | None:
-        """Shape of the observations; None for spaces that have none (Dict)."""
+        """Shape of the observations; None for spaces without a shape (Dict)."""
         return self.observation_space.shape
 
     @property
     def action_shape(self) -> tuple[int, ...] | None:
-        """Shape of the actions; None for spaces that have none."""
+        """Shape of the actions; None for spaces without a shape."""
         return self.action_space.shape
 
     @cached_property
     def img_shape(self) -> tuple[int, ...] | None:
-        """Shape of `get_image()`; None where there is no picture."""
+        """Shape of `get_image()`; None for an environment without pictures."""
         try:
             image = self.get_image()
-        except Exception:  # noqa: BLE001 - drawing may fail in any way, and then there is no picture
+        except Exception:  # noqa: BLE001 - drawing may raise anything; the environment then has no pictures
             return None
         return None if image is None else image.shape
 
     # -- playing -----------------------------------------------------------------------------------------------------
 
     def seed(self, seed: int | None = None) -> None:
-        """The next reset is given this seed. Raises UsageError for a negative one."""
+        """Use this seed in the next reset. Raises UsageError for a negative one."""
         check_seed(seed)
         self._seed = seed
 
@@ -194,15 +194,15 @@ class PlanEnv:
         """Apply an action `dt * frameskip` times, at most until the episode ends.
 
         Args:
-            action: which.
-            state: to begin in; None: where the environment is.
-            dt: how often, in units of `frameskip`.
-            return_state: return the state that it leads to? None: where `state` was given.
+            action: the action.
+            state: the state to begin in; None: the present one.
+            dt: how often to apply the action, in units of `frameskip`.
+            return_state: return the state after the step; None: only if `state` is given.
 
         Returns:
             (state,) observation, reward (summed), terminal, truncated, info. In info: "n_step", how often the action
             was applied, "dt", and "rgb" with `return_image`. State and observation of a step that ends an episode are
-            the terminal ones; an automatic reset follows them.
+            the terminal ones, from before the automatic reset.
         """
         dt = whole(dt, "dt")
         if state is not None:
@@ -227,7 +227,7 @@ class PlanEnv:
         return result
 
     def step_with_dt(self, action: Any, dt: int = 1) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Apply an action `dt * frameskip` times, at most until the episode ends, and nothing else.
+        """Apply an action `dt * frameskip` times, at most until the episode ends, without the rest of `step`.
 
         Returns observation, reward (summed), terminal, truncated, info (with "n_step").
         """
@@ -243,11 +243,11 @@ class PlanEnv:
     def step_batch(
         self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = True
     ) -> tuple[list[Any], ...]:
-        """`step` for many items, one after the other on this environment.
+        """Step many items, one after the other in this environment.
 
         Args:
             actions: one for each item.
-            states: one for each item, or None: each item goes on where the one before has ended.
+            states: one for each item, or None: each item continues the one before.
             dt: one for all, or one for each.
             return_state: as in `step`.
 
@@ -267,17 +267,17 @@ class PlanEnv:
         return tuple(list(column) for column in zip(*rows, strict=True))
 
     def run_autoreset(self, step_data: tuple[Any, ...]) -> None:
-        """Reset after a step that ended an episode, where `autoreset` says so."""
+        """Reset after a step that ended an episode, if `autoreset` is True."""
         *_, terminal, truncated, _ = step_data
         if (terminal or truncated) and self.autoreset:
             self.reset(return_state=False)
 
     def clone(self, **kwargs: Any) -> PlanEnv:
-        """Another one, built with the same arguments (`kwargs` replace some). It begins anew: no state is copied."""
+        """Return a new environment with the same arguments; `kwargs` replace some. The state is not copied."""
         return type(self)(**{**self._arguments(), **kwargs})
 
     def _arguments(self) -> dict[str, Any]:
-        """The arguments that it was built with, those that are attributes as they are now."""
+        """Return the constructor's arguments, with present values for those that are attributes."""
         args, kwargs = self._given
         bound = inspect.signature(type(self).__init__).bind(self, *args, **kwargs)
         bound.apply_defaults()
@@ -286,7 +286,7 @@ class PlanEnv:
         for name, value in bound.arguments.items():
             if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
                 found |= value
-            else:  # what was given as a name may be more than that: a class, a spec
+            else:  # the argument `name` may be a class or a spec, the attribute is only its name
                 found[name] = value if name == "name" else known.get(name, known.get(f"_{name}", value))
         return found
 
@@ -300,14 +300,14 @@ class PlanEnv:
         return f"{type(self).__name__}({self.name!r}, frameskip={self.frameskip}, autoreset={self.autoreset})"
 
 
-# -- many steps in a row: what a worker does with a chunk -------------------------------------------------------------
-# `PlanEnv.step` is a template whose parts a subclass may change, and finding out that nothing was changed costs as much
-# as a third of a step of CartPole, in every step anew. So a `GymPlanEnv` that changes nothing is asked once for each
-# chunk, and then stepped by `plain`, which does what the template would. Everything else is stepped by its own `step`.
+# -- many steps in a row: a worker's work on a chunk ------------------------------------------------------------------
+# `PlanEnv.step` is a template whose parts a subclass may override. Checking in every step that nothing is overridden
+# costs a third of a step of CartPole. So `walking` checks a `GymPlanEnv` once for each chunk. If nothing is overridden,
+# `plain` steps it, with the same results; all other environments are stepped by their own `step`.
 
 
 def walking(env: Any, wanted: bool) -> Steps:
-    """Return a function that steps an environment, as `PlanEnv.step` does. `wanted`: whether it returns states."""
+    """Return a function that steps an environment, as `PlanEnv.step` does. `wanted`: True if it returns states."""
     plain = getattr(env, "plain_walk", None)
     found: Steps | None = None if plain is None else plain(wanted)
     if found is not None:
@@ -323,12 +323,12 @@ def walking(env: Any, wanted: bool) -> Steps:
 
 
 def plain(env: Any, frameskip: int, put: Callable[[Any], None], take: Callable[[], Any] | None, reset: Any) -> Steps:
-    """`PlanEnv.step` where nothing was changed.
+    """Return a function that does what `PlanEnv.step` does if nothing is overridden.
 
     Args:
         env: the Gymnasium environment.
         frameskip: how often the action is applied for each dt.
-        put, take: put a state back; take it, None when no state is wanted.
+        put, take: put a state back; take the state, None if states are not wanted.
         reset: called after a step that ended an episode.
     """
 

@@ -1,4 +1,4 @@
-"""`ExternalProcess`: one environment in a process of its own, spoken to as if it were here."""
+"""`ExternalProcess`: one environment in another process, with the environment's own interface."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from treadle.worker.options import WorkerOptions, chosen
 
 
 class ExternalProcess:
-    """Runs an environment with the interface of `PlanEnv` elsewhere, and passes everything on to it.
+    """Runs an environment with the interface of `PlanEnv` in another process, and forwards calls to it.
 
-    Whatever the environment raises is raised here, as TaskRaised and as its own type, and the worker lives on.
+    An exception of the environment is raised here, as TaskRaised and as its own type; the worker goes on.
 
     Args:
-        constructor: makes the environment, there. Any callable, lambdas included.
-        step_timeout, on_failure, worker_options: as of `ParallelEnv`.
-        **unknown: none; the error names the nearest one that there is.
+        constructor: makes the environment in the other process. Any callable, including lambdas.
+        step_timeout, on_failure, worker_options: as for `ParallelEnv`.
+        **unknown: refused; the error names the nearest argument.
     """
 
     def __init__(
@@ -40,25 +40,25 @@ class ExternalProcess:
 
     @classmethod
     def of(cls, workers: Workers, slot: int) -> Self:
-        """One slot of workers that its owner closes."""
+        """Make an `ExternalProcess` of one slot of workers that another object closes."""
         self = cls.__new__(cls)
         self._workers, self._slot, self._owner = workers, slot, False
         return self
 
     @cached_property
     def observation_space(self) -> gym.Space:
-        """The environment's; asked for once."""
+        """The environment's observation space, requested once."""
         return self._get("observation_space")
 
     @cached_property
     def action_space(self) -> gym.Space:
-        """The environment's; asked for once."""
+        """The environment's action space, requested once."""
         return self._get("action_space")
 
     def __getattr__(self, name: str) -> Any:
-        """The environment's attribute; a method becomes one that runs there. Raises AttributeError, as attributes do.
+        """Return the environment's attribute; a method becomes a function that calls it in the other process.
 
-        Names that begin with an underscore are never asked for.
+        Raises AttributeError if the environment has no such attribute, and for names with a leading underscore.
         """
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -72,22 +72,23 @@ class ExternalProcess:
         return self.call(name, *args, **kwargs)()
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Future:
-        """Call a method of the environment; the future brings what it returns."""
+        """Call a method of the environment and return a future of its result."""
         return self._workers.ask(self._slot, Ask.CALL, (name, *args), kwargs)
 
     def step(
         self, action: Any, state: Any = None, dt: int = 1, blocking: bool = True, return_state: bool | None = None
     ) -> Any:
-        """The environment's `step`; with blocking=False a future of what it returns."""
+        """Call the environment's `step`; with blocking=False, return a future of its result."""
         future = self.call("step", action=action, state=state, dt=dt, return_state=return_state)
         return future() if blocking else future
 
     def step_batch(
         self, actions: Any, states: Any = None, dt: Any = None, return_state: bool | None = None, blocking: bool = True
     ) -> Any:
-        """`step` for many items, one after the other there. `dt` None: 1.
+        """Step many items, one after the other in the other process. `dt` None: 1.
 
-        Returns a tuple of lists: (states,) observations, rewards, terminals, truncateds, infos; or a future of it.
+        Returns a tuple of lists, (states,) observations, rewards, terminals, truncateds, infos; with blocking=False, a
+        future of it.
         """
         items = items_of(actions, states, 1 if dt is None else dt, return_state)
         given = None if items.states is None else packed(items.states)
@@ -102,17 +103,17 @@ class ExternalProcess:
         return future() if blocking else future
 
     def reset(self, blocking: bool = True, return_states: bool = False) -> Any:
-        """(observation, info), with `return_states` (state, observation, info); or a future of it."""
+        """Return (observation, info), with `return_states` (state, observation, info); or a future of it."""
         future = self.call("reset", return_state=return_states)
         return future() if blocking else future
 
     def set_state(self, state: Any, blocking: bool = True) -> Any:
-        """Put the environment into a state; None, or a future of it."""
+        """Put the environment into a state and return None, or a future of None."""
         future = self._workers.ask(self._slot, Ask.CALL, ("set_state", state), then=lambda _: None)
         return future() if blocking else future
 
     def close(self) -> None:
-        """End the process. Idempotent; takes at most `close_timeout` and a second, whatever the environment does."""
+        """End the process, within `close_timeout` + 1 s whatever the environment does. Idempotent."""
         if self._owner:
             self._workers.close()
 

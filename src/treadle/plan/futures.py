@@ -1,8 +1,8 @@
-"""Futures: the answers to requests of planning's slots, asked for in any order.
+"""Futures for the answers of planning's slots, which may be waited for in any order.
 
-A pool has a worker for each slot (`Workers`), and a future for the answer to every request: answers that
-nothing waits for are dropped, and an error of one slot leaves no answer of another unread. `treadle.pool.calls` decides
-about a worker that dies.
+A pool has a worker for each slot (`Workers`), and a future for the answer to every request. Answers without a reader
+are dropped, and after an error of one slot the answers of the others are still read. `treadle.pool.calls` decides about
+a worker that dies.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ TAKING = frozenset({State.IDLE, State.BUSY})  # requests
 
 
 class Future:
-    """The answer to one request, whenever it comes: futures may be asked in any order, many times, or never.
+    """The answer to one request. Futures may be read in any order, many times, or never.
 
-    A callable without arguments, as plangym's are, with the waiting methods of `concurrent.futures.Future`.
+    A future is called without arguments, as plangym's are, and has the waiting methods of `concurrent.futures.Future`.
     """
 
     def __init__(self, workers: Workers, slot: int, then: Callable[[Any], Any] | None = None) -> None:
         self.workers, self.slot = workers, slot
         self._then = then
         self.settled = False
-        self.value: Any = None  # these two once it is settled
+        self.value: Any = None  # `value` and `error` are valid once the future is settled
         self.error: BaseException | None = None
 
     def __call__(self) -> Any:
-        """Wait for the answer and return it, or raise what went wrong."""
+        """Wait for the answer and return it, or raise its error."""
         return self.result()
 
     def result(self, timeout: float | None = None) -> Any:
-        """The same, waiting at most `timeout` seconds (None: for ever).
+        """Wait at most `timeout` seconds (None: without limit) for the answer, and return it.
 
-        Raises TimeoutError then, and the answer still comes; and WorkerError.
+        Raises WorkerError, and TimeoutError after `timeout`; the answer can still be waited for.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -53,7 +53,7 @@ class Future:
         return self.value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait as `result` does; what went wrong, None when nothing did."""
+        """Wait as `result` does, and return the error; None if there was no error."""
         deadline = None if timeout is None else monotonic() + timeout
         while not self.settled:
             left = None if deadline is None else deadline - monotonic()
@@ -63,27 +63,27 @@ class Future:
         return self.error
 
     def done(self) -> bool:
-        """Is the answer here? Never waits."""
+        """Return True if the answer has come, without waiting."""
         if not self.settled:
             self.workers.pump(0.0)
         return self.settled
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> None:
-        """Called by its workers, once."""
+        """Set the answer. The workers call it once."""
         if error is None and self._then is not None:
             try:
                 value = self._then(value)
-            except Exception as raised:  # noqa: BLE001 - told to whoever asks for the answer
+            except Exception as raised:  # noqa: BLE001 - `result` raises it
                 value, error = None, raised
         self.value, self.error, self.settled = value, error, True
 
 
 class Workers:
-    """Slots, one worker each (with backend="serial" the caller has them all).
+    """Slots with one worker each; with backend="serial", all are in the caller.
 
     Args:
-        constructor: makes the environment of a slot, there.
-        n: how many slots.
+        constructor: makes the environment of a slot, in the worker.
+        n: number of slots.
         **pool: see `Pool`.
     """
 
@@ -92,7 +92,7 @@ class Workers:
         workers = None if pool.get("backend") == "serial" else n
         self.pool = Pool([lambda: PlanSlot(constructor, registrations)] * n, workers=workers, rows=False, **pool)
         self.by_slot, self._calls = self.pool.by_slot, self.pool.calls
-        self._calls.again = ""  # states come with the items: there is nothing to be reset
+        self._calls.again = ""  # states come with the items, so slots need no reset after a failure
 
     def ask(
         self,
@@ -103,9 +103,9 @@ class Workers:
         *,
         then: Callable[[Any], Any] | None = None,
     ) -> Future:
-        """Run a program's operation in a slot; `then` is applied to its result, here.
+        """Run a program's operation in a slot; `then` is applied to its result in the caller.
 
-        Raises ClosedPool, BrokenPool, UsageError for a dropped slot.
+        Raises ClosedPool, BrokenPool, and UsageError for a dropped slot.
         """
         worker = self.by_slot[slot]
         while worker.state not in TAKING or len(worker.owed) >= AHEAD:
@@ -118,7 +118,7 @@ class Workers:
         return future
 
     def pump(self, timeout: float | None) -> None:
-        """Hear from the workers: wait up to `timeout` seconds (None: for ever) for news, and pass it on."""
+        """Wait up to `timeout` seconds (None: without limit) for answers, and settle their futures."""
         try:
             self._calls.poll(timeout, self._hear)
         except (ClosedPool, BrokenPool) as error:
@@ -142,7 +142,7 @@ class Workers:
         return failure.task_error(raised, self.pool.where(slot))
 
     def raise_failed(self, slot: int, item: int, raised: Raised, n: int) -> NoReturn:
-        """Raise what an item of a batch of n raised in a slot. The error names the item, and has it in `item`."""
+        """Raise the error of an item of a batch of n. The error names the item, also in its attribute `item`."""
         error = self._raised(slot, raised)
         error.item = item
         error.where = replace(error.where, item=item)
@@ -150,13 +150,13 @@ class Workers:
         try:
             raise error
         finally:
-            del error  # its traceback knows this frame: together they would hold the batch, states and all
+            del error  # its traceback refers to this frame: the cycle would keep the batch and its states
 
     def _fail_all(self, error: BaseException) -> None:
         for future in self._calls.clear():
             future.settle(error=error)
 
     def close(self, timeout: float | None = None) -> None:
-        """End all workers. Futures that have no answer yet fail. Idempotent."""
+        """End all workers. Futures without an answer fail. Idempotent."""
         self.pool.close(timeout)
         self._fail_all(ClosedPool("the environment is closed"))
