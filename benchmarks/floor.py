@@ -61,7 +61,7 @@ def collecting_limit(name: str, seconds: float) -> float:
 def sampling(name: str, seconds: float) -> float:
     from benchmarks.sampling import treadle
 
-    return treadle(name, _cores(), seconds, schedule="arrival", rates={}).steps_per_s
+    return treadle(name, _cores(), seconds, ordered=False, rates={}).steps_per_s
 
 
 def sampling_limit(name: str, seconds: float) -> float:

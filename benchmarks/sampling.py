@@ -179,7 +179,7 @@ def _received(line: Connection) -> Any:
 # -- Treadle -----------------------------------------------------------------------------------------------------------
 
 
-def treadle(name: str, workers: int, seconds: float, *, schedule: str, rates: dict[str, float]) -> Measure:
+def treadle(name: str, workers: int, seconds: float, *, ordered: bool, rates: dict[str, float]) -> Measure:
     """One `obtain_samples` of about so many seconds, at the rate that an earlier turn had, after another one."""
     from treadle import MultiprocessingSampler, NewEnvUpdate
 
@@ -189,7 +189,7 @@ def treadle(name: str, workers: int, seconds: float, *, schedule: str, rates: di
         max_episode_length=np.inf,
         seed=SEED,
         n_workers=workers,
-        schedule=schedule,
+        ordered=ordered,
         progress=False,
     ) as sampler:
         start = perf_counter()
@@ -298,8 +298,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             "limit": limit,
             "limit, seeded resets": partial(limit, reseed=True),
             "limit, rows kept": partial(limit, rows=KEPT),
-            "treadle": partial(treadle, schedule="arrival", rates=rates),
-            "treadle, deterministic": partial(treadle, schedule="deterministic", rates=rates),
+            "treadle": partial(treadle, ordered=False, rates=rates),
+            "treadle, deterministic": partial(treadle, ordered=True, rates=rates),
         }
         turns = {
             who: partial(noting, rates, run, name, options.workers, options.seconds) for who, run in contestants.items()

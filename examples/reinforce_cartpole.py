@@ -8,7 +8,7 @@ Each iteration sends the policy's parameters to the workers (once, through share
 with them; then the caller takes one gradient step. The algorithm is the score function estimator with the return to
 come as the weight (Williams 1992, doi:10.1007/BF00992696), less a value function's guess, scaled to unit variance.
 
-With `schedule="deterministic"` an episode counts because of its index and not because it was ready first, so the same
+With `ordered=True` an episode counts because of its index and not because it was ready first, so the same
 seed gives the same curve for any number of workers, and short episodes are not over-represented.
 
 With `--nodes N` a Ray cluster of N nodes is started on this machine, and the workers are on them; with `--lose-one` the
@@ -109,7 +109,7 @@ def train(seed: int, args: argparse.Namespace, lose: Callable[[], None] | None =
         max_episode_length=env.spec.max_episode_steps,  # type: ignore[union-attr, arg-type]
         seed=seed,
         n_workers=args.workers,
-        schedule="deterministic",
+        ordered=True,
         on_failure="restart",
         progress=False,
     ) as sampler:

@@ -112,8 +112,8 @@ def test_an_unknown_argument_is_refused_by_the_face_that_was_called(name: str) -
         MAKERS[name](foo=1)
     assert isinstance(refused.value, TypeError)
     place = "" if name == "Pool" else r"worker_options=WorkerOptions\("
-    with pytest.raises(treadle.UsageError, match=rf"'close_timout'; did you mean {place}close_timeout=.*\?$"):
-        MAKERS[name](close_timout=1)
+    with pytest.raises(treadle.UsageError, match=rf"'start_timout'; did you mean {place}start_timeout=.*\?$"):
+        MAKERS[name](start_timout=1)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from gymnasium import spaces as gs
 
 import treadle
 from treadle.errors import TaskRaised, WorkerDied, WorkerError, WorkerTimeout
+from treadle.worker.options import PoolOptions
 
 FAULTS = ("dies", "hangs", "raises")
 DEADLY = ("dies", pytest.param("hangs", marks=pytest.mark.slow))
@@ -148,11 +149,11 @@ def tasks(env: Any, step_timeout: float, **options: Any) -> Seen:
         )
 
 
-def sampler(schedule: str, env: Any, **options: Any) -> Seen:
+def sampler(ordered: bool, env: Any, **options: Any) -> Seen:
     with treadle.MultiprocessingSampler(
-        Still(), env, max_episode_length=LENGTH, n_workers=2, seed=0, schedule=schedule, **options
+        Still(), env, max_episode_length=LENGTH, n_workers=2, seed=0, ordered=ordered, **options
     ) as sampling:
-        if schedule == "deterministic":
+        if ordered:
             batch = sampling.obtain_samples(0, 6 * LENGTH, None)
             return Seen(again=(list(batch.lengths), batch.observations.tolist()))
         if options["on_failure"] == "drop":  # whoever is left has to do it
@@ -189,8 +190,8 @@ MARKED: dict[str, Callable[..., Seen]] = {
     "tasks": tasks,
 }
 MADE_AGAIN: dict[str, Callable[..., Seen]] = {
-    "sampler by arrival": partial(sampler, "arrival"),
-    "sampler by index": partial(sampler, "deterministic"),
+    "sampler by arrival": partial(sampler, False),
+    "sampler by index": partial(sampler, True),
     "planning": planning,
     "collect": collecting,
     "evaluate": evaluating,
@@ -212,12 +213,17 @@ def fated(tmp_path: Path) -> Callable[[str], Any]:
     return arm
 
 
+@pytest.fixture(autouse=True)
+def who_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PoolOptions.__init__.__kwdefaults__, "close_timeout", 0.2)
+
+
 def played(face: str, env: Any, on_failure: str, **fields: Any) -> Seen:
     return FACES[face](
         env,
         on_failure=on_failure,
         step_timeout=LIMIT,
-        worker_options=treadle.WorkerOptions(close_timeout=0.2, **fields),
+        worker_options=treadle.WorkerOptions(**fields),
     )
 
 

@@ -7,7 +7,14 @@ from treadle import gone
 from treadle.checks import NoSuchOption, check_names
 from treadle.cli.main import main
 
-SOME = ("blowing=", "--blow", "treadle blow", "treadle dataset blow", "Blower")  # one of each kind, whatever is gone
+SOME = (
+    "blowing=",
+    "Cluster(blowing=)",
+    "--blow",
+    "treadle blow",
+    "treadle dataset blow",
+    "Blower",
+)  # one of each kind, whatever is gone
 
 
 @pytest.fixture(autouse=True)
@@ -24,9 +31,10 @@ def test_each_is_refused(written: str, capsys: pytest.CaptureFixture[str]) -> No
         with pytest.raises(treadle.UsageError) as worthless:
             treadle.make_vec("CartPole-v1", 1, **{name: value.strip("'")})
         assert str(worthless.value) == said
-    elif written.endswith("="):
+    elif written.endswith(("=", "=)")):
+        face, _, name = written.strip("=)").rpartition("(")
         with pytest.raises(NoSuchOption) as refused:
-            check_names(treadle.VectorEnv, [written.removesuffix("=")])
+            check_names(getattr(treadle, face or "VectorEnv"), [name])
         assert str(refused.value) == said
     elif written.startswith(("--", "treadle ")):
         words = written.split()[1:] or ["collect", "CartPole-v1", written]

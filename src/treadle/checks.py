@@ -77,12 +77,12 @@ def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = F
         raise UsageError(f"{name} must be {'at least' if zero else 'more than'} 0 seconds{some}, got {seconds!r}")
 
 
-def as_bytes(given: Any) -> int:
-    """Bytes: a whole number of them, or a text such as "2GB" (10^9) or "1.5 GiB" (2^30). Raises UsageError."""
-    found = re.fullmatch(r"([0-9]*\.?[0-9]+) *([kmgt]i?)?b?", given.strip().lower()) if isinstance(given, str) else None
-    size = float(found[1]) * UNITS[found[2] or ""] if found else given
-    if isinstance(size, bool | str) or not isinstance(size, int | float) or not size >= 1 or size != size // 1:
-        raise UsageError(f"memory_limit is a number of bytes or a text such as '2GB' or '500 MiB', got {given!r}")
+def as_bytes(given: str) -> int:
+    """Bytes of a text such as "2GB" (10^9) or "1.5 GiB" (2^30). Raises UsageError."""
+    found = re.fullmatch(r"([0-9]*\.?[0-9]+) *([kmgt]i?)?b?", given.strip().lower())
+    size = float(found[1]) * UNITS[found[2] or ""] if found else 0.0
+    if size < 1 or size != size // 1:
+        raise UsageError(f"recycle_after is a number of episodes or a text such as '2GB' or '500 MiB', got {given!r}")
     return int(size)
 
 
@@ -104,7 +104,8 @@ def check_names(face: Callable[..., Any], given: Iterable[str], taken: Collectio
     for name in given:
         if name not in taken:
             written = _written((*taken, *arguments_of(face)))
-            if text := _misplaced(face.__name__, name, written):
+            earlier = (gone.instead(f"{each.__name__}({name}=)") for each in getattr(face, "__mro__", (face,)))
+            if text := next(filter(None, earlier), None) or _misplaced(face.__name__, name, written):
                 raise NoSuchOption(text)
             hint = f"; did you mean {near}?" if (near := _nearest(name, written)) else ""
             objects = {kind: keyword for keyword, kind in gone.FIELDS.values()}

@@ -8,26 +8,33 @@ _PLANNERS = "copy it from examples/planning"
 _SNAPSHOTS = "get_states and set_states of a VectorEnv, and planning's states, pickle"
 _STATES = "batches take states and return them, docs/planning.md"
 _BATCHES = "treadle.Inference(batch_size=, max_wait=) says in Python when a batch is asked"
-# as users write it: "keyword=", "--option", "treadle command", "name" -> what there is instead
+_RECYCLES = "treadle.WorkerOptions(recycle_after=500) counts episodes, recycle_after='2GB' is a size"
+_CLUSTER = "the environment variable RAY_ADDRESS says where the cluster is, or ray.init connects first"
+# as users write it: "keyword=", "Class(keyword=)", "--option", "treadle command", "name" -> what there is instead
 GONE: dict[str, str] = {
-    "--address": "the environment variable RAY_ADDRESS says where the cluster is",
+    "--address": _CLUSTER,
     "--batch-size": _BATCHES,
     "--envs-per-worker": "--num-envs counts the environments of all --workers",
     "--format": "treadle collect makes Minari datasets",
     "--import": "module:Id imports the module first",
     "--keep-built": "a slot keeps one environment built",
     "--max-deaths": "three fresh workers that die of an episode say that it has failed",
+    "--max-episodes-per-worker": _RECYCLES,
+    "--memory-limit": _RECYCLES,
     "--patience": _BATCHES,
-    "--ray-address": "the environment variable RAY_ADDRESS says where the cluster is",
+    "--ray-address": _CLUSTER,
     "--reset-options": "treadle.collect_dataset(reset_options=) takes them in Python",
     "--wrap": "ENV may be a function that returns a wrapped environment, file.py:make_env",
+    "Cluster(address=)": _CLUSTER,
     "FreedHandle": _STATES,
     "MCTS": _PLANNERS,
     "OwnedVectors": "a vectorised environment is stepped as it is, with no vector around it",
     "RandomShooting": _PLANNERS,
+    "Sampler(schedule=)": "ordered=True counts episodes by index, ordered=False as they arrive",
     "StateHandle": _STATES,
     "StoreFull": _STATES,
     "batch_dim=": "rows are the first axis of a policy's state; transpose it there",
+    "close_timeout=": "workers have 5 s to close their environments; close(timeout) of a vector takes another limit",
     "command=": "the summary of what a program makes says which function made it",
     "copy=": "every batch is the caller's to keep",
     "blocks=": "every batch is the caller's to keep",
@@ -42,15 +49,18 @@ GONE: dict[str, str] = {
     "imports=": "module:Id imports the module first, and workers know what the caller has registered",
     "infos='list'": "infos='legacy' and 'gymnasium' are there; treadle.sb3 gives a dict a slot",
     "kwargs=": "env_kwargs= builds environments",
+    "is_tf_worker=": "open the TensorFlow session in a worker_class of your own",
     "keep_built=": "a slot keeps one environment built",
     "max_buffered=": "workers wait where more than 1 GiB of episodes wait for their turn",
     "max_deaths=": "three fresh workers that die of an episode say that it has failed",
+    "max_episodes_per_worker=": _RECYCLES,
+    "memory_limit=": _RECYCLES,
     "owned=": "a vectorised environment is stepped as it is, with no vector around it",
     "patience=": "inference=Inference(max_wait=...) says how long one waits for others",
     "placement=": "cluster=Cluster(nodes=...) says where workers are, docs/scaling.md",
     "put_state": _STATES,
     "retry_skipped=": "resume='retry' tries again what was left out",
-    "ray_address=": "cluster=Cluster(address=...) says where the cluster is",
+    "ray_address=": _CLUSTER,
     "restore": _SNAPSHOTS,
     "shard=": "treadle collect --shard i/n makes a part of a run",
     "snapshot": _SNAPSHOTS,
@@ -63,13 +73,12 @@ GONE: dict[str, str] = {
 }
 
 _OF_WORKERS = (
-    "backend start_method preload start_timeout close_timeout max_restarts worker_output worker_environ recorder "
-    "memory_limit max_episodes_per_worker"
+    "backend start_method preload start_timeout max_restarts worker_output worker_environ recorder recycle_after"
 )
 # fields of objects that faces take -> the keyword argument that takes the object, and its class
 FIELDS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("batch_size", "max_wait", "pad_to", "n_action_steps"), ("inference", "Inference")),
-    **dict.fromkeys(("nodes", "cpus_per_node", "address", "shared_out"), ("cluster", "Cluster")),
+    **dict.fromkeys(("nodes", "cpus_per_node", "shared_out"), ("cluster", "Cluster")),
     **dict.fromkeys(_OF_WORKERS.split(), ("worker_options", "WorkerOptions")),
 }
 # arguments that stand beside those objects, and never in them
@@ -81,7 +90,7 @@ OF_SOME = {
     **dict.fromkeys(("out", "resume"), "collect_dataset and evaluate"),
     **dict.fromkeys(("keep", "kept", "name"), "collect_dataset"),
     **dict.fromkeys(("success_key", "deterministic"), "evaluate"),
-    "ordered": "collect",
+    "ordered": "collect and samplers",
 }
 
 

@@ -357,7 +357,7 @@ SAID: dict[Kind, Callable[[Figures], tuple[str, str]]] = {  # what is seen; what
     Kind.STRAGGLER: _straggler,
     Kind.TRANSPORT: _transport,
     Kind.OVERSUBSCRIBED: _oversubscribed,
-    Kind.MEMORY: lambda _: ("the system looks for memory", "fewer workers, or a memory_limit, help"),
+    Kind.MEMORY: lambda _: ("the system looks for memory", "fewer workers, or recycle_after='2GB', help"),
     Kind.START: _start,
     Kind.ENCODE: lambda _: ("workers store episodes", "fewer keys or less compression help"),
 }

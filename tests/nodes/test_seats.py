@@ -54,7 +54,7 @@ class Cluster:
 
 def worker_on(cluster: Cluster, shared: bool = False) -> NodeWorker:
     options: Any = SimpleNamespace(
-        placement=Placement(2, shared=shared), memory_limit=None, step_timeout=None, start_timeout=60.0
+        placement=Placement(2, shared=shared), recycle_after=None, step_timeout=None, start_timeout=60.0
     )  # as much as is read
     common = NodeCommon(options)
     common.cluster = cluster  # type: ignore[assignment]

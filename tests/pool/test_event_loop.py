@@ -129,10 +129,10 @@ class Fated(Walk):
             await self.what()
 
 
-def vector(what: Callable[[], Any], fated: set[int], close_timeout: float = 5.0, **options: Any) -> Any:
+def vector(what: Callable[[], Any], fated: set[int], **options: Any) -> Any:
     envs = [partial(Fated, what, slot in fated) for slot in range(N)]
     options = {"step_timeout": LIMIT, "on_failure": "restart", **options}
-    threads = treadle.WorkerOptions(backend="thread", close_timeout=close_timeout)
+    threads = treadle.WorkerOptions(backend="thread")
     return treadle.VectorEnv(envs, worker_options=threads, workers=N, **options)
 
 
@@ -208,7 +208,7 @@ def test_a_loop_that_is_blocked_for_good_is_told(opened: threading.Event, monkey
     async def blocks_for_good() -> None:
         opened.wait(60)
 
-    envs = vector(blocks_for_good, {5}, close_timeout=0.5)
+    envs = vector(blocks_for_good, {5})
     try:
         envs.reset(seed=1)
         envs.step(ZEROS)
@@ -218,7 +218,7 @@ def test_a_loop_that_is_blocked_for_good_is_told(opened: threading.Event, monkey
             envs.step(ZEROS)
     finally:
         with within(1.5 + 0.5):
-            envs.close()
+            envs.close(timeout=0.5)
 
 
 async def blocks_by_a_callback(opened: threading.Event) -> None:
@@ -256,7 +256,7 @@ def test_a_loop_that_is_blocked_for_good_by_nobody_in_particular_is_told(
     opened: threading.Event, what: Any, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coroutines, "STUCK", 2 * LIMIT)
-    envs = vector(partial(what, opened), {5}, close_timeout=0.5)
+    envs = vector(partial(what, opened), {5})
     try:
         envs.reset(seed=1)
         envs.step(ZEROS)
@@ -264,7 +264,7 @@ def test_a_loop_that_is_blocked_for_good_by_nobody_in_particular_is_told(
             envs.step(ZEROS)
     finally:
         with within(1.5 + 0.5):
-            envs.close()
+            envs.close(timeout=0.5)
 
 
 def test_a_task_that_nobody_waits_for_is_told_when_it_blocks_the_loop_for_good(
@@ -283,7 +283,7 @@ def test_a_task_that_nobody_waits_for_is_told_when_it_blocks_the_loop_for_good(
     async def leaves_one() -> None:
         begun.append(asyncio.create_task(below()))
 
-    envs = vector(leaves_one, {5}, close_timeout=0.5)
+    envs = vector(leaves_one, {5})
     try:
         envs.async_reset(seed=1)
         envs.recv(min=N)
@@ -296,7 +296,7 @@ def test_a_task_that_nobody_waits_for_is_told_when_it_blocks_the_loop_for_good(
             envs.recv(min=1)
     finally:
         with within(1.5 + 0.5), pytest.warns(UserWarning, match="recv"):
-            envs.close()
+            envs.close(timeout=0.5)
     opened.set()
     until(lambda: begun[0].done() and not loops())
     begun.clear()
@@ -410,7 +410,7 @@ def test_what_goes_on_when_it_is_cancelled_ends_with_its_pool(
     what: Any, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
 ) -> None:
     """Told of in one line; nothing is told of it as garbage."""
-    envs = vector(what, {2}, close_timeout=0.5)
+    envs = vector(what, {2})
     with caplog.at_level(logging.WARNING):
         envs.reset(seed=1)
         envs.step(ZEROS)
@@ -418,7 +418,7 @@ def test_what_goes_on_when_it_is_cancelled_ends_with_its_pool(
         with pytest.raises(TimeoutError):
             envs.step_wait(timeout=LIMIT / 2)
         with within(1.5 + 0.5):
-            envs.close()
+            envs.close(timeout=0.5)
         until(lambda: not loops())
         del envs
         gc.collect()
@@ -442,7 +442,7 @@ def test_steps_that_catch_everything_do_not_spin_when_their_pool_is_closed(caplo
     made_of = [Deaf if slot in (2, 5) else Walk for slot in range(N)]
     limits: dict[str, Any] = {
         "step_timeout": LIMIT,
-        "worker_options": treadle.WorkerOptions(backend="thread", close_timeout=0.5),
+        "worker_options": treadle.WorkerOptions(backend="thread"),
         "on_failure": "restart",
     }
     envs = treadle.VectorEnv(made_of, workers=N, **limits)
@@ -452,7 +452,7 @@ def test_steps_that_catch_everything_do_not_spin_when_their_pool_is_closed(caplo
             envs.step(ZEROS)
         caplog.clear()
         with within(1.5 + 0.5):
-            envs.close()
+            envs.close(timeout=0.5)
         assert not loops()
         del envs
         gc.collect()

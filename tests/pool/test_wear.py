@@ -21,7 +21,7 @@ from treadle.worker.options import PoolOptions, WorkerOptions
 from zoo.faults import Leaks, Outcome, Sound, WearsOut
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is told by Linux's /proc")
-ROOM = 200_000_000  # more than a worker has before it leaks
+ROOM = "200 MB"  # more than a worker has before it leaks
 
 
 class TellsPid(Sound):
@@ -33,25 +33,25 @@ class TellsPid(Sound):
 
 @pytest.mark.parametrize(
     ("given", "size"),
-    [(1000, 1000), ("1000", 1000), ("2GB", 2 * 10**9), ("1.5 GiB", 3 * 2**29), ("500mb", 5 * 10**8), ("1K", 1000)],
+    [("1000", 1000), ("2GB", 2 * 10**9), ("1.5 GiB", 3 * 2**29), ("500mb", 5 * 10**8), ("1K", 1000)],
 )
 def test_sizes(given: Any, size: int) -> None:
     assert as_bytes(given) == size
 
 
-@pytest.mark.parametrize("given", [0, -1, True, "", "two", "2 XB", 1.5, (1, 2), [None, 1], float("nan")])
+@pytest.mark.parametrize("given", [0, -1, True, "", "0", "two", "2 XB", 1.5, (1, 2), [None, 1], float("nan")])
 def test_what_is_no_size_is_refused(given: Any) -> None:
-    with pytest.raises(UsageError, match="memory_limit"):
-        PoolOptions(memory_limit=given)
+    with pytest.raises(UsageError, match="recycle_after"):
+        PoolOptions(recycle_after=given)
 
 
 def test_options_that_nobody_can_honour_are_refused() -> None:
     for given in (0, True, 2.0):
-        with pytest.raises(UsageError, match="max_episodes_per_worker"):
-            PoolOptions(max_episodes_per_worker=given)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="recycle_after"):
+            PoolOptions(recycle_after=given)  # type: ignore[arg-type]
     for backend in ("serial", "thread"):
         with pytest.raises(UsageError, match="for processes"):
-            PoolOptions(backend=backend, max_episodes_per_worker=3)
+            PoolOptions(backend=backend, recycle_after=3)
 
 
 def test_private_memory_is_neither_shared_nor_a_files() -> None:
@@ -71,9 +71,7 @@ def test_collecting_replaces_workers_after_so_many_episodes(how: dict[str, Any])
     """The simulator fails in its fourth episode, and nobody ever sees that."""
     policy = Forward() if how.get("inference") else None
     found = list(
-        collect(
-            WearsOut, policy, episodes=14, workers=2, worker_options=WorkerOptions(max_episodes_per_worker=3), **how
-        )
+        collect(WearsOut, policy, episodes=14, workers=2, worker_options=WorkerOptions(recycle_after=3), **how)
     )
     plain = list(collect(Sound, policy, episodes=14, workers=1, **how))
     assert [each.index for each in found] == list(range(14))
@@ -93,7 +91,7 @@ class Forward:
 
 def test_each_process_plays_no_more_than_it_may() -> None:
     pids: dict[int, int] = {}
-    for episode in collect(TellsPid, episodes=12, workers=2, worker_options=WorkerOptions(max_episodes_per_worker=2)):
+    for episode in collect(TellsPid, episodes=12, workers=2, worker_options=WorkerOptions(recycle_after=2)):
         assert episode.infos is not None
         pid = episode.infos[-1]["pid"]
         pids[pid] = pids.get(pid, 0) + 1
@@ -108,7 +106,7 @@ def test_collecting_replaces_what_leaks(caplog: pytest.LogCaptureFixture) -> Non
                 Leaks,
                 episodes=60,
                 workers=1,
-                worker_options=WorkerOptions(memory_limit=ROOM),
+                worker_options=WorkerOptions(recycle_after=ROOM),
                 env_kwargs={"megabytes": 16},
             )
         )
@@ -116,7 +114,7 @@ def test_collecting_replaces_what_leaks(caplog: pytest.LogCaptureFixture) -> Non
     lines = [record.getMessage() for record in caplog.records]
     assert lines
     for line in lines:  # nothing else was said
-        said = re.fullmatch(r"worker 0 is recycled: it has (\d+) MB of private memory \(memory_limit 200 MB\)", line)
+        said = re.fullmatch(r"worker 0 is recycled: it has (\d+) MB of private memory \(recycle_after 200 MB\)", line)
         assert said, line
         assert int(said[1]) > 200
 
@@ -126,7 +124,7 @@ def test_a_worker_with_a_limit_is_given_little_in_advance(rows: int, caplog: pyt
     """It takes eight megabytes with each of its short episodes, and plays no more than two of them over its limit."""
     leaks = {
         "workers": 1,
-        "worker_options": WorkerOptions(memory_limit="100MB"),
+        "worker_options": WorkerOptions(recycle_after="100MB"),
         "env_kwargs": {"megabytes": 8 // rows},
     }
     with caplog.at_level(logging.WARNING, "treadle"):
@@ -138,12 +136,12 @@ def test_a_worker_with_a_limit_is_given_little_in_advance(rows: int, caplog: pyt
 
 
 def test_a_limit_that_a_worker_is_over_before_it_plays_is_refused_at_once() -> None:
-    with pytest.raises(UsageError, match=r"memory_limit of 1 MB is less than worker 0 has before"):
-        evaluate(Sound, None, episodes=9, workers=2, worker_options=WorkerOptions(memory_limit="1 MB"))
+    with pytest.raises(UsageError, match=r"recycle_after of 1 MB is less than worker 0 has before"):
+        evaluate(Sound, None, episodes=9, workers=2, worker_options=WorkerOptions(recycle_after="1 MB"))
 
 
 def test_evaluating() -> None:
-    mine = evaluate(WearsOut, None, episodes=9, workers=2, worker_options=WorkerOptions(max_episodes_per_worker=2))
+    mine = evaluate(WearsOut, None, episodes=9, workers=2, worker_options=WorkerOptions(recycle_after=2))
     assert mine == evaluate(Sound, None, episodes=9, workers=1)
 
 
@@ -152,9 +150,7 @@ def test_a_vector_replaces_workers_in_a_reset_of_all_their_slots(mode: Autoreset
     """With a seed nothing differs."""
     with (
         closing(
-            VectorEnv(
-                [Sound] * 3, workers=3, autoreset_mode=mode, worker_options=WorkerOptions(max_episodes_per_worker=1)
-            )
+            VectorEnv([Sound] * 3, workers=3, autoreset_mode=mode, worker_options=WorkerOptions(recycle_after=1))
         ) as mine,
         closing(VectorEnv([Sound] * 3, workers=1, autoreset_mode=mode)) as plain,
     ):
@@ -171,7 +167,7 @@ def test_a_vector_replaces_workers_in_a_reset_of_all_their_slots(mode: Autoreset
 
 @pytest.mark.parametrize("on_failure", ["raise", "restart"])
 def test_partial_batches_replace_workers_in_a_reset_of_all_their_slots(on_failure: str) -> None:
-    options = {"worker_options": WorkerOptions(max_episodes_per_worker=2), "on_failure": on_failure}
+    options = {"worker_options": WorkerOptions(recycle_after=2), "on_failure": on_failure}
     with closing(VectorEnv([TellsPid] * 2, workers=2, autoreset_mode=AutoresetMode.DISABLED, **options)) as vector:
         vector.batch_size = 1
         vector.async_reset(seed=3)
@@ -200,9 +196,7 @@ def test_partial_batches_replace_workers_in_a_reset_of_all_their_slots(on_failur
 
 def test_a_vector_replaces_workers_between_two_episodes() -> None:
     """The simulator fails in its fourth episode; an episode has 20 steps."""
-    with closing(
-        VectorEnv([WearsOut] * 2, workers=2, worker_options=WorkerOptions(max_episodes_per_worker=3))
-    ) as vector:
+    with closing(VectorEnv([WearsOut] * 2, workers=2, worker_options=WorkerOptions(recycle_after=3))) as vector:
         vector.reset(seed=5)
         seeds, ends = set(), 0
         for _ in range(21 * 10):
@@ -217,7 +211,7 @@ def test_a_vector_replaces_workers_between_two_episodes() -> None:
 
 
 def test_workers_auto_keeps_processes_that_can_be_replaced() -> None:
-    with closing(VectorEnv("CartPole-v1", 2, worker_options=WorkerOptions(memory_limit="2GB"))) as vector:
+    with closing(VectorEnv("CartPole-v1", 2, worker_options=WorkerOptions(recycle_after="2GB"))) as vector:
         vector.reset()
         assert all(worker.pid is not None for worker in vector._pool.workers)
 
@@ -231,9 +225,7 @@ def test_samplers() -> None:
             return 0, {}
 
     factory: Callable[..., Any] = WorkerFactory(seed=1, max_episode_length=20, n_workers=2, worker_class=DefaultWorker)  # type: ignore[assignment]
-    with MultiprocessingSampler(
-        factory, Still(), TellsPid(), worker_options=WorkerOptions(max_episodes_per_worker=1)
-    ) as sampler:
+    with MultiprocessingSampler(factory, Still(), TellsPid(), worker_options=WorkerOptions(recycle_after=1)) as sampler:
         pids = [set(sampler.obtain_samples(k, 40, None).env_infos["pid"].tolist()) for k in range(3)]
     assert not pids[0] & pids[1]
     assert not pids[1] & pids[2]

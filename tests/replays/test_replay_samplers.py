@@ -49,7 +49,7 @@ def same(result: Any, step: int = BAD_STEP) -> None:
 
 @BOTH
 def test_an_episode_by_index_that_raised_is_replayed_by_its_actions(kind: Any, tmp_path: Path) -> None:
-    error = failed(kind, Corridor, schedule="deterministic")
+    error = failed(kind, Corridor, ordered=True)
     assert error.repro.about["seed"] == treadle.seeding.episode_env_seed(0, BAD_EPISODE)
     assert len(error.repro.arrays["action.0"]) == BAD_STEP
     path = error.repro.save(tmp_path / "one")
@@ -74,7 +74,7 @@ def test_an_episode_by_arrival_that_raised_is_replayed_from_its_generators_state
 @pytest.mark.parametrize("fault", ["segfault", "hang"])
 def test_what_ended_a_worker_by_index_is_found_among_what_it_was_given(fault: str, tmp_path: Path) -> None:
     limit = {"step_timeout": 1.0} if fault == "hang" else {}
-    error = failed(MultiprocessingSampler, Faulty(fault), schedule="deterministic", **limit)
+    error = failed(MultiprocessingSampler, Faulty(fault), ordered=True, **limit)
     for source, trust in ((treadle.last_failure(), False), (error.repro.save(tmp_path / "one"), True)):
         result = treadle.replay(source, trust=trust)
         same(result)
@@ -90,7 +90,7 @@ def test_what_ended_a_worker_by_arrival_is_played_from_its_first_episode() -> No
 
 
 def test_an_agent_in_the_caller_leaves_episodes_by_index() -> None:
-    error = failed(MultiprocessingSampler, Corridor, inference="caller", schedule="deterministic")
+    error = failed(MultiprocessingSampler, Corridor, inference="caller", ordered=True)
     same(treadle.replay(error))
 
 

@@ -284,7 +284,7 @@ def test_closing_waits_for_nobody_who_hangs(gate: Gate) -> None:
         lambda: HangingCoroutines(gate),
         4,
         workers=4,
-        worker_options=treadle.WorkerOptions(backend="thread", close_timeout=0.2),
+        worker_options=treadle.WorkerOptions(backend="thread"),
         step_timeout=60.0,
         on_failure="restart",
     )
@@ -299,7 +299,7 @@ def test_closing_waits_for_nobody_who_hangs(gate: Gate) -> None:
             break
     assert gate.hung
     began = time.monotonic()
-    envs.close()
+    envs.close(timeout=0.2)
     assert time.monotonic() - began < 0.2 + 1.0 + 0.5
 
 

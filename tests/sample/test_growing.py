@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from treadle.sample import growth
 from treadle.sample.nodes import collection
 from treadle.sample.schedule import Schedule
 from treadle.wire import bell
+from treadle.worker.options import PoolOptions
 from typed_run import collected
 
 FIRST, ALL = 2, 5  # workers at first, and after some were added
@@ -212,11 +212,12 @@ def test_none_is_missed_that_cannot_be_built(
 
 
 @places
-def test_the_end_waits_for_none_that_is_being_built(place: dict[str, Any], decided: None, caplog: Any) -> None:
+def test_the_end_waits_for_none_that_is_being_built(
+    place: dict[str, Any], decided: None, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PoolOptions.__init__.__kwdefaults__, "close_timeout", 900.0)
     make = partial(NoMoreOfThem, "hangs")
-    episodes = made_until(
-        lambda: said(caplog), make, **place, worker_options=replace(NUMBERED["worker_options"], close_timeout=900.0)
-    )
+    episodes = made_until(lambda: said(caplog), make, **place, worker_options=NUMBERED["worker_options"])
     assert as_one_worker_makes(episodes, place)  # within the limit of every test: they hang for longer
 
 
@@ -225,7 +226,7 @@ def test_they_wear_out_as_others_do(place: dict[str, Any], decided: None, caplog
     def one_of_them() -> bool:
         return bool({line.split()[1] for line in said(caplog, "is recycled")} & {"2", "3", "4"})
 
-    limits = {"worker_options": treadle.WorkerOptions(max_episodes_per_worker=6, memory_limit="4 GB")}
+    limits = {"worker_options": treadle.WorkerOptions(recycle_after=6)}
     assert as_one_worker_makes(made_until(one_of_them, Waits, **place, **limits), place)
 
 
@@ -346,7 +347,7 @@ class Agent:
 
 def sampled(make: Any = Waits, **options: Any) -> Iterator[Any]:
     """What three samplings and an evaluation bring, the agent updated before each."""
-    given = {"schedule": "deterministic", "seed": 4, "max_episode_length": 20, **options}
+    given = {"ordered": True, "seed": 4, "max_episode_length": 20, **options}
     with treadle.MultiprocessingSampler(agents=Agent(), envs=make, **given) as sampler:
         for turn in range(3):
             batch = sampler.obtain_samples(turn, 200, {"value": turn})
@@ -368,7 +369,7 @@ def test_samplings_by_index(inference: str, decided: None, caplog: Any) -> None:
 
 
 def test_in_order_of_arrival_the_number_decides_what_is_sampled(decided: None, caplog: Any) -> None:
-    assert len(list(sampled(schedule="arrival"))) == 5
+    assert len(list(sampled(ordered=False))) == 5
     assert not said(caplog)
 
 
@@ -380,7 +381,7 @@ def test_a_sampler_does_not_miss_what_cannot_be_built(on_failure: str, decided: 
 
 @pytest.mark.parametrize("inference", ["worker", "caller"])
 def test_a_sampler_goes_on_after_ctrl_c(inference: str, decided: None, interrupted: None, caplog: Any) -> None:
-    given: dict[str, Any] = {"schedule": "deterministic", "seed": 4, "max_episode_length": 20, "inference": inference}
+    given: dict[str, Any] = {"ordered": True, "seed": 4, "max_episode_length": 20, "inference": inference}
     with treadle.MultiprocessingSampler(agents=Agent(), envs=Waits, **given) as sampler:
         with pytest.raises(KeyboardInterrupt):
             sampler.obtain_samples(0, 100_000, None)

@@ -326,7 +326,7 @@ def test_by_index_any_number_of_workers_makes_the_same_bytes() -> None:
         (MultiprocessingSampler, 2),
         (MultiprocessingSampler, 5),
     ):
-        with make(kind, Coin(), SlowWalk(), n_workers=workers, options={"schedule": "deterministic"}) as sampler:
+        with make(kind, Coin(), SlowWalk(), n_workers=workers, options={"ordered": True}) as sampler:
             first = sampler.obtain_samples(0, 300, None)
             second = sampler.obtain_samples(0, 100, Coin(2))
         runs.append((first, second))
@@ -348,16 +348,14 @@ def test_by_index_any_number_of_workers_makes_the_same_bytes() -> None:
 def test_by_index_exact_numbers_are_in_order_of_index() -> None:
     runs = []
     for workers, each in ((1, 6), (3, 2)):
-        with make(
-            MultiprocessingSampler, Coin(2), Noisy(), n_workers=workers, options={"schedule": "deterministic"}
-        ) as sampler:
+        with make(MultiprocessingSampler, Coin(2), Noisy(), n_workers=workers, options={"ordered": True}) as sampler:
             runs.append(sampler.obtain_exact_episodes(each, None))
     assert len(runs[0].lengths) == 6
     assert same(*runs)
 
 
 def test_what_depends_on_the_worker_is_refused_by_index() -> None:
-    options = {"schedule": "deterministic"}
+    options = {"ordered": True}
     with pytest.raises(UsageError, match="agents is a list of different things"):
         make(LocalSampler, [Coin(), Coin()], Walk(), options=options)
     with make(LocalSampler, Coin(), Walk(), options=options) as sampler:
@@ -370,8 +368,8 @@ def test_what_depends_on_the_worker_is_refused_by_index() -> None:
             pytest.raises(ValueError, match="a VecWorker cannot play single episodes"),
         ):
             sampler.obtain_samples(0, 10, None)
-    with pytest.raises(UsageError, match="schedule must be one of"):
-        make(LocalSampler, Coin(), Walk(), options={"schedule": "random"})
+    with pytest.raises(UsageError, match="ordered must be True or False"):
+        make(LocalSampler, Coin(), Walk(), options={"ordered": "random"})
 
 
 @ALL

@@ -81,7 +81,7 @@ def columns(batch: Any) -> list[Any]:
 
 
 def sampled(kind: Any, agent: Any = None, **options: Any) -> list[Any]:
-    with sampler(kind, agent, schedule="deterministic", **options) as made:
+    with sampler(kind, agent, ordered=True, **options) as made:
         first = made.obtain_samples(0, 60, None)
         second = made.obtain_samples(1, 40, {"parameter": 2} if agent is None else None)
         exact = made.obtain_exact_episodes(3, None, None)
@@ -100,12 +100,12 @@ def test_an_agent_of_single_observations_may_be_asked_here() -> None:
 
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_evaluations_are_those_of_workers_and_touch_nothing(kind: Any) -> None:
-    with sampler(kind, inference="caller", schedule="deterministic") as here, sampler(LocalSampler) as there:
+    with sampler(kind, inference="caller", ordered=True) as here, sampler(LocalSampler) as there:
         first = here.obtain_samples(0, 30, None)
         assert here.evaluate(12, seed=3) == there.evaluate(12, seed=3)
         assert here.total_env_steps == len(first.rewards)
         second = here.obtain_samples(1, 30, None)
-    with sampler(kind, inference="caller", schedule="deterministic") as again:
+    with sampler(kind, inference="caller", ordered=True) as again:
         assert columns(again.obtain_samples(0, 30, None)) == columns(first)
         assert columns(again.obtain_samples(1, 30, None)) == columns(second)
 
@@ -208,9 +208,9 @@ def test_after_a_failure_sampling_goes_on(tmp_path: Any) -> None:
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_an_interrupt_that_loses_what_was_told_leaves_nothing_to_wait_for(kind: Any, monkeypatch: Any) -> None:
     """Ctrl-C comes when answers have been taken and not looked at."""
-    with sampler(kind, inference="caller", num_envs=4, schedule="deterministic") as sampling:
+    with sampler(kind, inference="caller", num_envs=4, ordered=True) as sampling:
         expected = columns(sampling.obtain_samples(0, 60, None))
-    with sampler(kind, inference="caller", num_envs=4, schedule="deterministic") as sampling:
+    with sampler(kind, inference="caller", num_envs=4, ordered=True) as sampling:
         run, times = sampling._sampling._run, count()
         heard, poll = run.stream._carry_out, run.pool.calls.poll
 

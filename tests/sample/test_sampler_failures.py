@@ -42,7 +42,7 @@ def make(kind: Any, agents: Any, envs: Any, **more: Any) -> Any:
     options = {
         name: more.pop(name)
         for name in list(more)
-        if name in ("on_failure", "worker_options", "schedule", "step_timeout")
+        if name in ("on_failure", "worker_options", "ordered", "step_timeout")
     }
     return kind(WorkerFactory(**{"seed": 1, "max_episode_length": 16, "n_workers": 2, **more}), agents, envs, **options)
 
@@ -255,7 +255,7 @@ class Dies(Fixed):
 @pytest.mark.parametrize("how", ["kill", "raise", "hang"])
 def test_by_index_a_replaced_worker_does_not_change_a_byte(how: str, tmp_path: Path) -> None:
     runs = []
-    options = {"schedule": "deterministic", "on_failure": "restart", "step_timeout": 0.5 if how == "hang" else None}
+    options = {"ordered": True, "on_failure": "restart", "step_timeout": 0.5 if how == "hang" else None}
     for agent in (Once(os.devnull), Once(str(tmp_path / "once"), how)):
         with make(MultiprocessingSampler, agent, Walk(), **options) as sampler:
             runs.append(sampler.obtain_samples(0, 300, None))
@@ -268,7 +268,7 @@ def test_by_index_a_replaced_worker_does_not_change_a_byte(how: str, tmp_path: P
 def test_by_index_what_a_dropped_worker_was_making_is_made_by_others(tmp_path: Path) -> None:
     runs = []
     for agent in (Once(os.devnull), Once(str(tmp_path / "once"))):
-        with make(MultiprocessingSampler, agent, Walk(), schedule="deterministic") as sampler:
+        with make(MultiprocessingSampler, agent, Walk(), ordered=True) as sampler:
             runs.append(sampler.obtain_samples(0, 300, None))
     assert (tmp_path / "once").exists()
     assert runs[0].observations.tobytes() == runs[1].observations.tobytes()
@@ -483,18 +483,18 @@ class OddOnce(Walk):
 
 
 @BOTH
-@pytest.mark.parametrize("schedule", ["arrival", "deterministic"])
-def test_what_could_not_be_sent_is_forgotten(kind: Any, schedule: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_could_not_be_sent_is_forgotten(kind: Any, ordered: bool, tmp_path: Path) -> None:
     env = OddOnce()
     env.file = str(tmp_path / "seen")
-    with make(kind, Coin(), env, on_failure="raise", schedule=schedule, n_workers=1) as sampler:
+    with make(kind, Coin(), env, on_failure="raise", ordered=ordered, n_workers=1) as sampler:
         with pytest.raises(BadStep, match="much"):
             sampler.obtain_samples(0, 50, None)
         again = sampler.obtain_samples(0, 50, None)
-    with make(LocalSampler, Coin(), Walk(), schedule=schedule, n_workers=1) as sampler:
+    with make(LocalSampler, Coin(), Walk(), ordered=ordered, n_workers=1) as sampler:
         fresh = sampler.obtain_samples(0, 50, None)
     assert again.rewards.dtype == np.float64
-    if schedule == "deterministic":
+    if ordered:
         assert again.observations.tobytes() == fresh.observations.tobytes()
 
 

@@ -108,7 +108,7 @@ def test_a_worker_that_is_dropped_for_it_is_told_of(caplog: pytest.LogCaptureFix
 
 
 def test_by_index_the_episode_is_that_of_the_run() -> None:
-    with sampler(LocalSampler, Odd(None), schedule="deterministic") as local, pytest.raises(BadObservation) as caught:
+    with sampler(LocalSampler, Odd(None), ordered=True) as local, pytest.raises(BadObservation) as caught:
         local.obtain_exact_episodes(10, None)
     assert caught.value.where.episode in range(2, 20)
     assert caught.value.where.seed is not None

@@ -122,5 +122,5 @@ def test_a_run_is_the_same_though_servers_are_killed_in_it(fated: Any) -> None:
 
     plain = made(worker_options=treadle.WorkerOptions(backend="serial"))
     asked = fated(lambda k: k % 3 == 1, True)
-    assert made(workers=2, worker_options=treadle.WorkerOptions(max_episodes_per_worker=3)) == plain
+    assert made(workers=2, worker_options=treadle.WorkerOptions(recycle_after=3)) == plain
     assert len(asked) > 4

@@ -492,7 +492,7 @@ def collecting(trial: Trial, number: int, batched: bool = False, episodes: int =
 
 def sampling(trial: Trial, number: int, **how: Any) -> Made:
     """`MultiprocessingSampler`, or `RaySampler`, in its deterministic schedule."""
-    with _sampler(trial, number, schedule="deterministic", **how) as sampler:
+    with _sampler(trial, number, ordered=True, **how) as sampler:
         for index, each in enumerate(sampler.obtain_exact_episodes(100, Calm()).split()):
             yield index, _digest(each)
 

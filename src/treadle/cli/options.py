@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -219,7 +218,7 @@ class PlayCommand(EnvCommand):
         nodes = found.pop("nodes")
         if self.trace is not None and nodes is not None:
             raise UsageError("--trace has the workers of this machine: it does not go with --nodes")
-        found["cluster"] = None if nodes is None else Cluster(nodes, address=os.environ.get("RAY_ADDRESS"))
+        found["cluster"] = None if nodes is None else Cluster(nodes)
         retries = found.pop("retry_skipped", False)
         if found.pop("force"):
             if retries or self.resume:

@@ -26,13 +26,14 @@ class Machine(NamedTuple):
 class Cluster:
     """Nodes of a Ray cluster that workers are on (`docs/scaling.md`).
 
+    The cluster is the one that the program has connected to by `ray.init`, else that of the environment variable
+    `RAY_ADDRESS`. Without either it is one of its own on this machine, which ends with the run.
+
     Attributes:
         nodes: how many. Each has a whole pool of workers, so there is one on a node, unless `cpus_per_node` says that
             several fit on one.
         cpus_per_node: that each is given, and as many worker processes (where nothing else is said) in its pool; None:
             all that the node has.
-        address: of the cluster, as `ray.init` takes it ("auto", "10.0.0.1:6379"). None: the one that the program is
-            connected to, or one of its own on this machine, which ends with it.
         shared_out: is the directory of a dataset one that all nodes see? Then each writes there what it has made.
 
     Raises:
@@ -41,7 +42,6 @@ class Cluster:
 
     nodes: int = 1
     cpus_per_node: int | None = None
-    address: str | None = None
     shared_out: bool = False
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class Placement(Cluster):
         """That of a cluster. Raises UsageError for what is none."""
         if not isinstance(cluster, Cluster):
             raise UsageError(f"cluster is a treadle.Cluster such as Cluster(nodes=2), or None, got {cluster!r}")
-        return cls(cluster.nodes, cluster.cpus_per_node, cluster.address, **more)
+        return cls(cluster.nodes, cluster.cpus_per_node, **more)
 
 
 def seat(machines: Sequence[Machine], taken: Mapping[str, int], placement: Placement) -> Machine | None:

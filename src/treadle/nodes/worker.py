@@ -73,8 +73,10 @@ class NodeCommon(Common):
         super().__init__(options)
         if not isinstance(options.placement, Placement | None):
             raise UsageError(f"placement is a treadle.nodes.placing.Placement, got {options.placement!r}")
-        if options.memory_limit is not None:  # it would be looked for among this machine's processes
-            raise UsageError("memory_limit is for workers of this machine: over nodes give max_episodes_per_worker")
+        if isinstance(options.recycle_after, str):  # its memory would be looked for among this machine's processes
+            raise UsageError(
+                "recycle_after a size is for workers of this machine: over nodes give a number of episodes"
+            )
         self.placement: Placement = options.placement or Placement()
         self.cluster: Any = None  # a RayCluster, once it is prepared
         self.hello: Hello | None = None
@@ -100,7 +102,7 @@ class NodeCommon(Common):
 
     def prepare(self) -> None:
         with Later():
-            self.cluster = RayCluster(self.placement.address)
+            self.cluster = RayCluster()
         self._machines, self._looked = self.cluster.machines(), monotonic()
         check(self._machines, self.placement)
         self.world = World(os.getcwd(), [each for each in sys.path if each], software(sorted(self._needed)))
@@ -110,7 +112,7 @@ class NodeCommon(Common):
         lasts = self.options.on_failure == "restart"  # how often is decided here
         own = replace(
             self.options, backend="process" if shared else INSIDE, placement=None, step_timeout=None,
-            max_episodes_per_worker=None, on_failure="restart" if lasts else "drop", max_restarts=None,
+            recycle_after=None, on_failure="restart" if lasts else "drop", max_restarts=None,
         )  # fmt: skip
         self._own_options = pickling.dumps(own)
 

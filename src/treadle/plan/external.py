@@ -113,7 +113,7 @@ class ExternalProcess:
         return future() if blocking else future
 
     def close(self) -> None:
-        """End the process, within `close_timeout` + 1 s whatever the environment does. Idempotent."""
+        """End the process, within 6 s whatever the environment does. Idempotent."""
         if self._owner:
             self._workers.close()
 

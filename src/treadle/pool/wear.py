@@ -53,8 +53,9 @@ class Wear:
     """
 
     def __init__(self, options: PoolOptions) -> None:
-        self.most = options.max_episodes_per_worker
-        self.limit = None if options.memory_limit is None else as_bytes(options.memory_limit)
+        after = options.recycle_after
+        self.most = None if isinstance(after, str) else after
+        self.limit = as_bytes(after) if isinstance(after, str) else None
         self.able = self.limit is not None or self.most is not None
         self.played: Callable[[Worker], int] = lambda worker: 0
 
@@ -64,16 +65,16 @@ class Wear:
         for worker in workers:
             if self.limit is not None and (used := self._used(worker)) > self.limit:
                 raise UsageError(
-                    f"memory_limit of {shown(self.limit)} is less than worker {worker.index} has "
+                    f"recycle_after of {shown(self.limit)} is less than worker {worker.index} has "
                     f"before it plays: {shown(used)} of private memory"
                 )
 
     def worn(self, worker: Worker) -> str:
         """Why a worker is to be retired, in words; "": it is not."""
         if self.limit is not None and (used := self._used(worker)) > self.limit:
-            return f"it has {shown(used)} of private memory (memory_limit {shown(self.limit)})"
+            return f"it has {shown(used)} of private memory (recycle_after {shown(self.limit)})"
         if self.most is not None and self.played(worker) >= self.most:
-            return f"it has played {self.played(worker):,} episodes (max_episodes_per_worker={self.most})"
+            return f"it has played {self.played(worker):,} episodes (recycle_after={self.most})"
         return ""
 
     def left(self, worker: Worker, ahead: int, at_once: int) -> int:

@@ -43,6 +43,7 @@ AHEAD_SECONDS = 2.0  # that a node has work for: what it has made is known up to
 LEAST_SECONDS = 0.1  # that an order takes, at the end too: the next one comes later than that
 LOOK_SECONDS = 1.0  # while a node is awaited
 LONGER = 30.0  # seconds that a node has, beyond its workers' time, to start and to end
+CLOSING = 7.0  # seconds for a node's pool to close, which takes up to 6
 
 # on a node
 TURN_SECONDS = 0.25  # after which somebody looks whether to stop, and an order of nothing new is over
@@ -158,13 +159,13 @@ def run_on_nodes(
     most of it for the nodes' own pools."""
     of_fate = {name: options.pop(name) for name in OF_FATE if name in options}
     mine = {"skipping": of_fate.get("skipping"), "backend": backend, **options}
-    start, close = options.get("start_timeout", 120.0), options.get("close_timeout", 5.0)
+    start = options.get("start_timeout", 120.0)
     recipe = replace(recipe, packs=recipe.sink is None)
     program, count = partial(NodeRollouts, recipe, source.root, workers, mine), source.bounded(placement.nodes)
     pool = Pool(
         [program] * count, workers=count, rows=False, backend=nodes_backend(),
         placement=replace(placement, gpu=recipe.asking is not None), start_timeout=start + LONGER,
-        close_timeout=close + 2.0, max_restarts=options.get("max_restarts"),
+        close_timeout=CLOSING, max_restarts=options.get("max_restarts"),
         on_failure=options.get("on_failure", "restart"),
     )  # fmt: skip
     return Collection(recipe, pool, source, partial(Nodes, seconds=start), partial(ByIndexFate, **of_fate), tell)

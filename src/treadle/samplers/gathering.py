@@ -339,7 +339,7 @@ def with_versions(infos: Mapping[str, Any], first: Any, last: Any) -> dict[str, 
     return {**own_names(infos, frozenset(own), "env"), **own}
 
 
-BY_INDEX = "episodes by index (schedule='deterministic', evaluate) must not depend on who plays them: give one for all"
+BY_INDEX = "episodes by index (ordered=True, evaluate) must not depend on who plays them: give one for all"
 
 
 def check_alike(why: str, **given: Any) -> None:

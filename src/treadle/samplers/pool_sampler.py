@@ -73,9 +73,6 @@ class Sampler:
         raise NotImplementedError(f"{type(self).__name__}.shutdown_worker")
 
 
-SCHEDULES = ("arrival", "deterministic")
-
-
 class CallerSampling:
     """Samplings with the agent in the caller.
 
@@ -228,12 +225,11 @@ class PoolSampler(Sampler):
         envs: Any = None,
         worker_factory: WorkerFactory | None = None,
         max_episode_length: int | float | None = None,
-        is_tf_worker: bool = False,
         seed: int | None = None,
         n_workers: int | None = None,
         worker_class: Any = DefaultWorker,
         worker_args: dict[str, Any] | None = None,
-        schedule: str = "arrival",
+        ordered: bool = False,
         allow_stale: bool = False,
         step_timeout: float | None = None,
         on_failure: str | None = None,
@@ -257,15 +253,14 @@ class PoolSampler(Sampler):
                 )
             worker_factory = WorkerFactory(
                 max_episode_length=max_episode_length,
-                is_tf_worker=is_tf_worker,
                 seed=seed,
                 n_workers=n_workers,
                 worker_class=worker_class,
                 worker_args=worker_args,
             )
-        if schedule not in SCHEDULES:
-            raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
-        own = {"schedule": schedule, "allow_stale": allow_stale, "progress": progress}
+        if not isinstance(ordered, bool):
+            raise UsageError(f"ordered must be True or False, got {ordered!r}")
+        own = {"ordered": ordered, "allow_stale": allow_stale, "progress": progress}
         self._options = {
             **own, "inference": inference, "num_envs": num_envs, "worker_options": worker_options, **how
         }  # fmt: skip
@@ -276,7 +271,7 @@ class PoolSampler(Sampler):
         if isinstance(worker_factory, WorkerFactory):
             for agent, env in zip(self._agents, self._envs, strict=True):
                 worker_factory.check_first(agent, env)
-        self._by_index, self._progress = schedule == "deterministic", progress
+        self._by_index, self._progress = ordered, progress
         if self._by_index:
             check_alike(BY_INDEX, agents=agents, envs=envs)
         own_seed = getattr(worker_factory, "_seed", None)
@@ -352,7 +347,7 @@ class PoolSampler(Sampler):
             env_update: None, an environment or an `EnvUpdate`, or a list of these: one for each worker.
 
         Returns:
-            The episodes in order of arrival, or with schedule="deterministic" in order of index. All were played with
+            The episodes in order of arrival, or with ordered=True in order of index. All were played with
             the updated agent; with allow_stale=True, `episode_infos["agent_version"]` marks those of older agents.
 
         Raises:
@@ -371,7 +366,7 @@ class PoolSampler(Sampler):
 
         Returns:
             The episodes in worker order: all of worker 0, then all of worker 1, and so on. With
-            schedule="deterministic": as many episodes in all, in order of index.
+            ordered=True: as many episodes in all, in order of index.
 
         Raises:
             The errors of `obtain_samples`; WorkersLost as soon as one worker is gone.

@@ -410,7 +410,7 @@ class SamplerSlot(EpisodeSlot):
             if order.indices is not None and not getattr(worker, "by_index", False):
                 raise UsageError(
                     f"a {type(worker).__name__} cannot play single episodes by index, so neither "
-                    "schedule='deterministic' nor evaluate works with it; a DefaultWorker can"
+                    "ordered=True nor evaluate works with it; a DefaultWorker can"
                 )
             if not order.updates.agent and order.indices is None:
                 worker.update_agent(None)  # no change, but a new request: a rollout must not span two requests

@@ -28,9 +28,8 @@ class MultiprocessingSampler(PoolSampler):
             registered id, a Gymnasium `EnvSpec`, a callable or an `EnvUpdate` makes the environment in the worker.
         worker_factory: a `WorkerFactory`. Or give its arguments by keyword: max_episode_length, seed, n_workers,
             worker_class, worker_args.
-        schedule: "arrival": episodes count in order of arrival, which favours short episodes and fast workers.
-            "deterministic": episodes count by index. Episode i depends on (seed, i) alone, so the result is the same
-            for any number of workers.
+        ordered: True: episodes count by index. Episode i depends on (seed, i) alone, so the result is the same for any
+            number of workers. False: episodes count in order of arrival, which favours short episodes and fast workers.
         allow_stale: True: also return episodes of earlier samplings that arrive late. Then
             `episode_infos["agent_version"]` and `["agent_version_last"]` hold the number (1, 2, ...) of the sampling
             whose agent played an episode's first and last step. Workers play on between two samplings.

@@ -37,7 +37,7 @@ class Worker:
     Attributes:
         agent, env: the agent and the environment; None before the first update.
         by_index: True if `rollout` plays one environment from one seed, so that episodes can be made by index
-            (`schedule="deterministic"`, `evaluate`).
+            (`ordered=True`, `evaluate`).
         interruptible: True if a rollout may be given up between two calls of `step_episode`, followed by
             `discard_episode`. False: a stop waits for the rollout's end.
     """

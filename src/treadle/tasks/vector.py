@@ -390,7 +390,7 @@ class TaskVector:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all samplers and end all workers, within `close_timeout` + 1 s. A second call does nothing."""
+        """Close all samplers and end all workers, within 6 s. A second call does nothing."""
         self._posted = None
         self._arrived.clear()
         self._measured.tell(self._verdict)

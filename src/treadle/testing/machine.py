@@ -89,7 +89,7 @@ def remarks(found: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield "unsafe", most, f"ulimit -n {FILES * MOST_WORKERS * 4}"
     if found["memory_available"] is not None and found["memory_available"] < SMALL_MEMORY:
         left = f"{shown(found['memory_available'])} of memory are left, and a worker takes 30 MB and its environment"
-        yield "unsafe", left, "use fewer workers, or WorkerOptions(memory_limit=...)"
+        yield "unsafe", left, "use fewer workers, or WorkerOptions(recycle_after='2GB')"
     if (shm := found["shared_memory"]) is None or shm["size"] < SMALL_SHM:
         what = "there is no /dev/shm" if shm is None else f"/dev/shm has {shown(shm['size'])}"
         others = "Treadle does without it; torch's loaders and Gymnasium's AsyncVectorEnv fail there"

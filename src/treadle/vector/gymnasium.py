@@ -105,7 +105,7 @@ class VectorEnv(SlotCalls):
         check_mode(observation_mode)
         on_end = OnEnd(self.autoreset_mode.value)
         slots = slots_of(envs, num_envs, on_end, env_kwargs=env_kwargs, wrappers=wrappers)
-        guarded = pool.step_timeout is not None or on_failure is not None or pool.wears
+        guarded = pool.step_timeout is not None or on_failure is not None or pool.recycle_after is not None
         shares, chosen_why = shares_of(slots, pool, workers, inline, guarded)
         engine, lockstep, spaces = _start(slots, shares, pool, observation_mode)
         self.single_observation_space = spaces.single_observation_space
@@ -411,7 +411,7 @@ class VectorEnv(SlotCalls):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False, **_: Any) -> None:
-        """End all workers, within `timeout` (None: `close_timeout`) + 1 s; `terminate`: at once.
+        """End all workers, within `timeout` (None: 5) + 1 s; `terminate`: at once.
 
         A call that is still pending is dropped, with a warning.
         """

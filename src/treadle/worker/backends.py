@@ -12,7 +12,7 @@ from treadle.errors import UsageError
 from treadle.worker import forkserver
 from treadle.worker.worker import SerialWorker, Worker
 
-OF_PROCESSES = ("start_method", "preload", "worker_environ", "memory_limit", "max_episodes_per_worker")  # who asks
+OF_PROCESSES = ("start_method", "preload", "worker_environ", "recycle_after")  # who asks
 
 
 def _thread() -> type[Worker]:

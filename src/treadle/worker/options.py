@@ -33,7 +33,6 @@ class WorkerOptions:
             factories, and what they hold, come from or refer to, and what was given to `set_forkserver_preload` of a
             multiprocessing context; (): none of users'. See `treadle.worker.modules`.
         start_timeout: seconds for all workers together to build their slots (and for a restarted one).
-        close_timeout: seconds for a clean end; `close` takes at most one second more.
         max_restarts: per worker in ten minutes; None: as often as it takes, unless ten in a row bring no answer.
             "auto": None where whole episodes are played, which are made again, else 3.
         worker_output: "prefix": stderr of worker processes goes through the caller, "[slot 3]" before each line, a
@@ -45,12 +44,10 @@ class WorkerOptions:
             Libraries have one thread in workers unless the variables `THREADS` say more, here or in the caller.
         recorder: is kept what a failure can be replayed from (`treadle.replay`)? "full": with a check sum of every
             observation, where faces can. False: nothing is.
-        memory_limit: bytes of private memory (not the pool's shared one) that a worker process may have, or "2GB",
-            "500 MiB"; on Linux. One that has more is replaced at the end of an episode, with a line in the log, and
-            nothing is lost.
-        max_episodes_per_worker: after so many episodes a worker process is replaced, for simulators that wear out. As
-            above that counts as no restart. Where an episode ends, and what of this the vectors can do: see
-            `docs/faults.md`.
+        recycle_after: when a worker process is replaced, between two episodes and with nothing lost. A whole number:
+            after so many episodes, for simulators that wear out. A text such as "2GB" or "500 MiB": when it has more
+            private memory (not the pool's shared one), on Linux. The log has a line, and no restart is counted.
+            Where an episode ends, and what of this the vectors can do: see `docs/faults.md`. None: never.
 
     Raises:
         UsageError: one of them makes no sense.
@@ -60,13 +57,11 @@ class WorkerOptions:
     start_method: str | None = None
     preload: Sequence[str] | None = None
     start_timeout: float = 120.0
-    close_timeout: float = 5.0
     max_restarts: int | str | None = AUTO
     worker_output: str = "prefix"
     worker_environ: WorkerEnviron = None
     recorder: bool | str = True
-    memory_limit: int | str | None = None
-    max_episodes_per_worker: int | None = None
+    recycle_after: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.worker_output not in WORKER_OUTPUTS:
@@ -86,20 +81,15 @@ class WorkerOptions:
             object.__setattr__(self, "preload", modules)
         if self.max_restarts != AUTO:
             check_whole(0, max_restarts=self.max_restarts)
-        check_whole(max_episodes_per_worker=self.max_episodes_per_worker)
-        if self.memory_limit is not None:
-            as_bytes(self.memory_limit)
-        if self.wears and self.backend in ("thread", "serial"):
-            raise UsageError("memory_limit and max_episodes_per_worker are for processes, which can be replaced")
-        if self.memory_limit is not None and not os.path.exists("/proc/self/statm"):
-            raise UsageError("memory_limit needs /proc/PID/statm, which holds a process's private memory on Linux")
+        if isinstance(self.recycle_after, str):
+            as_bytes(self.recycle_after)
+            if not os.path.exists("/proc/self/statm"):
+                raise UsageError("recycle_after a size needs /proc/PID/statm, which holds a process's private memory")
+        else:
+            check_whole(recycle_after=self.recycle_after)
+        if self.recycle_after is not None and self.backend in ("thread", "serial"):
+            raise UsageError("recycle_after is for processes, which can be replaced")
         check_seconds("start_timeout", self.start_timeout)
-        check_seconds("close_timeout", self.close_timeout, zero=True)
-
-    @property
-    def wears(self) -> bool:
-        """Can a worker be worn out?"""
-        return self.memory_limit is not None or self.max_episodes_per_worker is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +103,7 @@ class PoolOptions(WorkerOptions):
             For slots in the caller's own thread (serial, inline), and in threads with on_failure "raise", it is
             measured and not enforced: see `Calls.overruns`.
         on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
+        close_timeout: seconds for a clean end; `close` takes at most one second more.
         placement: set by faces: of workers on nodes of a cluster, where the backend has any, `treadle.nodes.placing`.
         prints: set by faces: the stdout of workers goes where their stderr goes, to the caller's stderr.
         brief: set by faces: the pool is over in a moment, so that no fork server is made for it. One that has imported
@@ -126,6 +117,7 @@ class PoolOptions(WorkerOptions):
     max_restarts: int | None = 3
     step_timeout: float | None = None
     on_failure: str = "raise"
+    close_timeout: float = 5.0
     placement: Any = None
     prints: bool = False
     brief: bool = False
@@ -137,6 +129,7 @@ class PoolOptions(WorkerOptions):
         if self.placement is not None and self.backend in ("process", "thread", "serial"):
             raise UsageError(f"placement is for workers on nodes of a cluster, not for backend={self.backend!r}")
         check_seconds("step_timeout", self.step_timeout, none=True)
+        check_seconds("close_timeout", self.close_timeout, zero=True)
 
     @property
     def policy(self) -> RestartPolicy:
