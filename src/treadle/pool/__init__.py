@@ -1,9 +1,9 @@
-"""The caller's book: what many workers are asked for, and what becomes of it.
+"""The caller's book: requests to many workers, and what becomes of them.
 
-One idea: whoever wants something of workers submits a request under a tag and is told what has become of it.
-Restarts, deadlines and deaths are decided in one place; a face says only what a lost request means to it.
+One idea: a schedule submits a request under a tag, and hears what has become of the tag. Restarts, deadlines and deaths
+are decided in one place; a face decides only what a lost request means to it.
 
 In order of reading: `failure` (what to do about a death), `calls` (the book), `group` and `pool` (all workers; what a
-caller holds), `layout` (what lies where in their memory), `wear` (workers that are worn out). What a worker is,
-`treadle.worker` says; what travels to it, `treadle.wire`; where numbers lie, `treadle.memory`.
+caller holds), `layout` (what lies where in their memory), `wear` (workers that are worn out). `treadle.worker` defines
+workers, `treadle.wire` what travels to them, `treadle.memory` where numbers lie.
 """

@@ -1,18 +1,20 @@
-"""Calls: the pool's one book of requests under way. Here alone answers are taken from workers and the pool's bell is
-waited for (but for the fast lane of `Lockstep.step`), and here alone it is decided what follows a worker's death.
+"""Calls: the pool's one book of requests under way.
 
-`submit` hands a worker a request under a tag, which means something to whoever submits and nothing here; `poll` tells
-what has become of tags: `Done`, `Lost`, or a worker is `Ready` that was started in another's place. A worker that dies,
-or is killed because it is late, loses all tags that it had; whether another is started in its place, after how long,
-and when it is enough, follows from the pool's policy alone, by the table in `failure.py`. What a lost tag means (an
-item again, an index again, a cut row, an error) its owner knows.
+Only this module takes answers from workers and waits for the pool's bell, but for the fast lane of `Lockstep.step`.
+Only this module decides what follows a worker's death.
 
-A death is *observed* after the worker's last answers have been drained; what it means is `life.py`'s table.
+`submit` sends a worker a request under a tag. The tag means something to the schedule that submits, and nothing here.
+`poll` reports what has become of tags: `Done`, `Lost`, or `Ready` for a worker that was started in another's place. A
+worker that dies, or is killed because it is late, loses all tags that it had. The pool's policy alone, by the table in
+`failure.py`, decides whether another worker is started, after how long, and when to give up. The owner of a lost tag
+knows its consequence: an item or an index again, a cut row, an error.
 
-Interrupts (Ctrl-C): requests are sent, and answers taken and noted, with Ctrl-C held back, so it comes in a wait and
-leaves all calls open. In the caller's own slots users' code runs, which it must be able to cut short: the call that was
-cut is `Done` with a failure, and its slots are to be reset. An exception out of nowhere may come between the taking of
-an answer and its note, too: then nobody owes anything any more, and what is still open has been cut short as well.
+A death is *observed* after the worker's last answers have been drained; the table of `life.py` gives its meaning.
+
+Interrupts (Ctrl-C): requests are sent, and answers taken and noted, with Ctrl-C held back. So it comes in a wait and
+leaves all calls open. The caller's own slots run users' code, which Ctrl-C must be able to cut short. The call that was
+cut is `Done` with a failure, and its slots must be reset. An asynchronous exception may also come between taking an
+answer and noting it. Then no worker owes anything, and each call that is still open counts as cut short, too.
 """
 
 from __future__ import annotations
@@ -43,27 +45,31 @@ from treadle.worker.worker import Order, Owed, Worker
 
 log = logging.getLogger("treadle")
 
-# of more workers than that deaths and deadlines are looked for after so many seconds only, and so many more for each;
-# to look at each of hundreds after every ring took half of a core at 2,000 answers a second
+# with more workers than FEW, deaths and deadlines are looked for only every LOOK seconds, and LOOK_EACH more for each
+# worker; to look at each of hundreds after every ring took half of a core at 2,000 answers a second
 FEW, LOOK, LOOK_EACH = 8, 0.005, 5e-5
 STILL_WAITING = 60.0  # seconds without an answer and without a limit, after which one warning is given
 
 
 class Calls:
-    """Args:
+    """The book of requests under way.
+
+    Args:
         group: the workers.
-        memory: theirs.
+        memory: their memory.
         options: of the pool.
 
     Attributes:
         last_id: the number of the latest request.
-        broken: what has ended the pool.
+        broken: the error that has ended the pool; None: it works.
         overruns: requests that took longer than step_timeout where it cannot be enforced.
-        wear: which workers are worn out; it retires none by itself, as only a schedule knows where an episode ends.
-        blame: asked of every death before it is decided about, with the worker and the error: did it die of what it was
-            made to do, whoever does it? Then the death says nothing against the worker, nor against those that follow.
-        notes: what records resets and failures; None: nothing does.
-        again: what the user of the face calls to reset slots, "{slots}" in the place of their list; "": there is none.
+        wear: which workers are worn out. It retires none by itself, as only a schedule knows where an episode ends.
+        blame: called with worker and error before each death is decided about. It returns True if the worker died of
+            the item that it was made to do, whichever worker does it. The death then counts neither against the worker
+            nor against its successors.
+        notes: records resets and failures; None: they are not recorded.
+        again: what the user of the face calls to reset slots, with "{slots}" in the place of their list; "": no such
+            call.
     """
 
     def __init__(self, group: WorkerGroup, memory: MemoryLayout, options: PoolOptions) -> None:
@@ -78,7 +84,7 @@ class Calls:
         self._looked = 0.0  # when deaths and deadlines were looked for
         self._remote, self._pid = not any(worker.inline for worker in self.workers), os.getpid()
         self._waiting = Waiting(memory.pool_bell, memory.longest[0])
-        # how many answers of each worker had been taken when it was last looked at; -1: look at it
+        # answers of each worker that had been taken at its latest look; -1: look at it
         self._taken = np.zeros(len(memory.told), np.int64)
         self._taken[: len(group.workers)] = -1
         self._apart = [worker for worker in group.workers if worker.line is None]
@@ -87,11 +93,11 @@ class Calls:
         self._withheld: dict[int, int] = {}  # request that was given up -> the block that it may still write to
 
     def reset_of(self, slots: Iterable[int]) -> str:
-        """The call that resets these slots, as an error names it to the user."""
+        """Return the call that resets these slots, as an error names it to the user."""
         return self.again.replace("{slots}", str(sorted(slots)))
 
     def check(self) -> None:
-        """Raise ClosedPool or BrokenPool when there is nothing more to be had."""
+        """Raise ClosedPool or BrokenPool if the pool can give no more answers, UsageError in a fork of its process."""
         if self._pid != os.getpid():
             raise UsageError("this pool belongs to the process that made it, not to a fork of it")
         if self.group.closed:
@@ -102,15 +108,15 @@ class Calls:
     # -- the book ----------------------------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
-        """Is anything awaited?"""
+        """Return True if any answer is awaited."""
         return bool(self._open)
 
     def awaited(self, tag: Any) -> list[InFlight]:
-        """The requests of a tag that have yet to be answered."""
+        """Return the requests of a tag that have yet to be answered."""
         return [call for call in self._open.values() if call.tag is tag]
 
     def awaits(self, tag: Any) -> bool:
-        """Is anything of a tag awaited?"""
+        """Return True if any answer of a tag is awaited."""
         return any(call.tag is tag for call in self._open.values())
 
     def submit(self, worker: Worker, op: Op, payload: Any, slots: Iterable[int], tag: Any, block: int = -1) -> None:
@@ -118,7 +124,7 @@ class Calls:
         self.submit_all(op, [(worker, payload, tuple(slots))], tag, block)
 
     def submit_all(self, op: Op, orders: Sequence[Order], tag: Any, block: int = -1) -> None:
-        """Send each of several workers a request under one tag: all or, when one of them cannot be sent, none."""
+        """Send a request to each of several workers under one tag: to all, or to none if one cannot be sent."""
         with self.group.lock:
             self.check()
             packed: list[Any] = []
@@ -140,8 +146,9 @@ class Calls:
                     if op is Op.STREAM and worker.line is not None:
                         worker.line.one_to_one = False
                     self.last_id = id = self.last_id + 1
-                    # noted first: an exception out of nowhere between the two leaves an answer awaited that may never
-                    # come, which is found out, and never one that nobody waits for
+                    # noted before it is sent: an asynchronous exception between the two leaves an answer awaited that
+                    # may never come, which `poll` finds out. In the other order an answer could come that no call
+                    # awaits
                     self._open[worker.index, id] = InFlight(tag, worker, id, op, slots)
                     limit = None if op is Op.STREAM else self.step_timeout
                     try:
@@ -151,57 +158,63 @@ class Calls:
                         raise
 
     def adopt(self, worker: Worker, id: int, op: Op, block: int, tag: Any) -> None:
-        """A request of all the worker's slots that the fast lane has posted is under way under this tag."""
+        """Note a request of all the worker's slots, which the fast lane has posted, as under way under this tag."""
         worker.owe(Request(id, op, None, block), worker.slots, self.step_timeout)
         self._open[worker.index, id] = InFlight(tag, worker, id, op, worker.slots)
 
     def abandon(self, tag: Any) -> list[InFlight]:
-        """Whoever owes an answer to this tag gets no more time: drop whatever it owes when it comes; its rows are out
-        of service until then. Returns the requests that will have no answer, of other tags, too."""
+        """Give no more time to the workers that owe this tag an answer.
+
+        All their answers are dropped when they come, and their rows are out of service until then. Returns the requests
+        that will have no answer, those of other tags included.
+        """
         late = {call.worker.index: call.worker for call in self.awaited(tag)}
         for worker in late.values():
             self._give_up(worker)
         return [call for worker in late.values() for call in self._forget(worker)]
 
     def ring(self, tag: Any) -> None:
-        """Ring for what is awaited: an interrupt may have come between a request and its ring."""
+        """Ring the bells of workers that owe this tag an answer: an interrupt may have come between a request and its
+        ring."""
         for call in self.awaited(tag):
             if call.worker.line is not None:
                 call.worker.line.bell.release()
 
     def extend(self, workers: Sequence[Worker]) -> None:
-        """Start workers that were added; `poll` tells when each is ready. One that is not, for whatever reason, is
-        dropped, whatever the policy is: nobody misses it. Raises OSError."""
+        """Start workers that were added; `poll` reports when each is ready. Raises OSError.
+
+        One that does not become ready, for whatever reason, is dropped under every policy: no slot depends on it.
+        """
         self._waiting = Waiting(self.memory.pool_bell, self.memory.longest[0])
         for worker in workers:
             self.group.start_extra(worker)
             self._sending.append(worker)
 
     def clear(self) -> list[Any]:
-        """Forget all requests; returns their tags."""
+        """Forget all requests, and return their tags."""
         found = [call.tag for call in self._open.values()]
         self._open.clear()
         return found
 
     def stop(self) -> None:
-        """Ask all streams under way to end at their next look; what they then have is told as ever."""
+        """Ask all streams under way to end at their next look; their answers until then are reported as always."""
         for worker in self.workers:
             if worker.owed:
                 worker.stop(self.last_id)
 
     @property
     def changing(self) -> bool:
-        """Is a worker on its way out, or its successor on its way in?"""
+        """Return True if a worker is on its way out, or its successor on its way in."""
         return any(m.changing for m in self.workers)
 
     @property
     def growing(self) -> bool:
-        """Is a worker that was added about to be ready?"""
+        """Return True if a worker that was added is still starting."""
         return any(m.extra and m.state is State.STARTING for m in self.workers)
 
     @property
     def expects(self) -> bool:
-        """Can there be further events: does a worker owe an answer, or is one being started or about to end?"""
+        """Return True if further events can come: a worker owes an answer, is being started, or is about to end."""
         return any(m.owed or m.changing for m in self.workers)
 
     # -- hearing from workers -----------------------------------------------------------------------------------------
@@ -209,10 +222,11 @@ class Calls:
     def poll(
         self, timeout: float | None, hear: Callable[[Event], None], until: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Tell what has happened, waiting up to `timeout` seconds (None: for ever) for something; was there anything?
+        """Pass what has happened to `hear`. Returns True if anything has.
 
-        False at once when nothing can happen, or when `until`, asked after every ring, says so. Each event is told as
-        it is taken: Ctrl-C comes before or after both, where no environments run in the caller. Raises as `submit`.
+        Waits up to `timeout` seconds for something (None: for ever). Returns False at once if nothing can happen, or
+        once `until`, called after every ring, returns True. Each event is passed on as it is taken: Ctrl-C comes before
+        or after both, where no environments run in the caller. Raises as `submit`.
         """
         deadline = None if timeout is None else monotonic() + timeout
         while True:
@@ -234,7 +248,7 @@ class Calls:
             if starting and not starting[0].in_caller and not self._open:
                 self.group.sleep_on(starting, min(left, 0.005))
                 self.memory.pool_bell.acquire(False)
-            else:  # with some awaited, and others that start, those are looked at now and then
+            else:  # while some answers are awaited and other workers start, those are looked at now and then
                 soon = LOOK if starting else left
                 self._waiting.ring(min(left, soon if all_of_it else max(look - now, 0.001)))
 
@@ -242,16 +256,20 @@ class Calls:
         return [call for call in self._open.values() if call.worker is worker]
 
     def _forget(self, worker: Worker) -> list[InFlight]:
-        """No answer of the worker's will come any more."""
+        """Forget the worker's calls: no answer of it will come any more. Returns them."""
         found = self._of(worker)
         for call in found:
             del self._open[worker.index, call.id]
         return found
 
     def _take(self, hear: Callable[[Event], None], lost: bool = True) -> bool:
-        """Take the answers that are there. lost: look at all workers, and see to what an interrupt has lost; else at
-        those that have told anything, those that have yet to be sent something, and those whose answers are not counted
-        (the caller's own slots, nodes)."""
+        """Take the answers that are there. Returns True if there were any.
+
+        Args:
+            lost: True: look at all workers, and find the answers that an interrupt has lost. False: look only at
+                workers that have answered something, those with requests that are not yet sent, and those whose answers
+                are not counted (the caller's own slots, nodes).
+        """
         heard, workers = False, self.workers
         if not lost:
             told = np.flatnonzero(self.memory.told != self._taken).tolist()
@@ -265,7 +283,7 @@ class Calls:
         return heard
 
     def _take_from(self, worker: Worker, hear: Callable[[Event], None], lost: bool) -> bool:
-        """`_take` from one that owes something."""
+        """Do `_take` for one worker, which owes something."""
         heard, owed, began = False, worker.owed[0], worker.turn
         while worker.owed and (reply := worker.take()) is not None:
             if owed.limit is not None and worker.measured and monotonic() - began > owed.limit:
@@ -275,11 +293,11 @@ class Calls:
                 key = worker.index, reply.id
                 if (call := self._open.get(key)) is not None:
                     hear(Done(call, reply))
-                    if reply.last:  # told first: what is interrupted between the two is told once more
+                    if reply.last:  # heard first: an interrupt between the two makes it heard once more
                         self._open.pop(key, None)
             elif reply.last:
                 self._release(reply.id)
-            if worker.inline:  # its takes are its steps: one at a time, so that streams interleave
+            if worker.inline:  # each take is a step: take one at a time, so that streams interleave
                 break
         else:
             if lost and worker.owed and worker.idle():
@@ -287,8 +305,10 @@ class Calls:
         return heard
 
     def _look_again(self, hear: Callable[[Event], None]) -> bool:
-        """Nobody owes anything, and yet something is awaited: an interrupt fell between an answer and the note of it,
-        or into the caller's own share: it has been cut short."""
+        """End the calls that are still open though no worker owes anything. Returns True if there were any.
+
+        An interrupt fell between an answer and its note, or cut the caller's own share short.
+        """
         found = list(self._open.values())
         for call in found:
             why = Raised.of(KeyboardInterrupt("an interrupt in the caller cut it short"), call.op.name.lower())
@@ -299,7 +319,8 @@ class Calls:
     # -- deaths and deadlines ----------------------------------------------------------------------------------------
 
     def _watch(self, hear: Callable[[Event], None]) -> bool:
-        """Deaths, missed deadlines, restarts that are due. Called when no reply is there."""
+        """See to deaths, missed deadlines and restarts that are due, when no reply is there. Returns True if any event
+        came."""
         heard = False
         now = monotonic()
         for worker in self.workers:
@@ -331,7 +352,7 @@ class Calls:
         return heard
 
     def _overdue(self, worker: Worker, now: float) -> WorkerError | None:
-        """The error of a worker that is late, and may live on; one that is to be replaced is killed."""
+        """Return the error of a late worker that may live on; kill one that is to be replaced; None: neither."""
         owed = worker.owed[0]
         streams = owed.request.op is Op.STREAM
         if streams and worker.got_on(now):
@@ -355,14 +376,14 @@ class Calls:
             if worker.stalled is None:
                 stack = worker.stack()
                 worker.stalled = failure.late(self.memory.at_work(worker), elapsed, limit, stack, killed=True)
-                if not streams:  # an answer that comes all the same comes too late
+                if not streams:  # an answer that comes all the same is dropped
                     self._give_up(worker)
-                worker.kill(signal.SIGKILL)  # its death is the next thing we see, and decides
+                worker.kill(signal.SIGKILL)  # its death is the next event, and decides
             return None
         if owed.request.id in worker.late:
             if elapsed > limit + failure.grace(limit):
                 log.warning("%s", failure.late(self.memory.at_work(worker), elapsed, limit, "", killed=True))
-                worker.kill(signal.SIGKILL)  # its death is the next thing we see
+                worker.kill(signal.SIGKILL)  # its death is the next event
             return None
         where = self.memory.at_work(worker)
         error = failure.late(where, elapsed, limit, worker.stack(), again=self.reset_of(worker.slots))
@@ -372,13 +393,14 @@ class Calls:
         return error
 
     def keep(self, error: WorkerError, *, noted: bool = False) -> WorkerError:
-        """The error, with what it can be replayed from, or why it cannot. `noted`: see `History.failed`."""
+        """Return the error with its repro, or with the reason why there is none. `noted`: see `History.failed`."""
         if self.notes is not None:
             self.notes.failed(error, noted=noted)
         return error
 
     def _give_up(self, worker: Worker) -> None:
-        """Drop the answers to all that a worker owes when they come; their rows are out of service until then."""
+        """Mark all answers that a worker owes to be dropped when they come; their rows are out of service until
+        then."""
         for each in worker.owed:
             request = each.request
             worker.late.add(request.id)
@@ -394,7 +416,8 @@ class Calls:
             self.memory.rows.rings.of(block).pins.discard(block)
 
     def _overran(self, worker: Worker, owed: Owed, elapsed: float, limit: float) -> None:
-        """A deadline can only be measured where the caller itself does the work, or a thread that is not left."""
+        """Count an overrun, and warn of the first. Applies where a deadline can only be measured: the caller does the
+        work, or a thread that cannot be given up."""
         if worker.overran != owed.request.id:
             worker.overran = owed.request.id
             self.overruns += 1
@@ -425,7 +448,7 @@ class Calls:
         self._died(worker, error, hear)
 
     def _died(self, worker: Worker, error: WorkerError, hear: Callable[[Event], None]) -> None:
-        """Decide what becomes of a dead worker, and tell. The one place where that is decided."""
+        """Decide what becomes of a dead worker, and report it. This is decided nowhere else."""
         if self.blame is not None and self.blame(worker, error):
             worker.barren = 0
         lasting = failure.lasts(error, worker.report)
@@ -447,7 +470,7 @@ class Calls:
             verdict = failure.Verdict(RestartPolicy.DROP)
         hear(Lost(self._of(worker), worker, error, verdict.act, verdict.delay))
         self._forget(worker)
-        worker.undecided = False  # what is interrupted before this is decided, and told, once more
+        worker.undecided = False  # an interrupt before this has the death decided, and reported, once more
         if verdict.act is RestartPolicy.RESTART:
             self.restart(worker, verdict.delay)
         elif verdict.act is RestartPolicy.DROP:
@@ -456,9 +479,11 @@ class Calls:
     # -- workers that are worn out ------------------------------------------------------------------------------------
 
     def retire(self, worker: Worker, why: str) -> None:
-        """Have a worker that owes nothing end, and start another in its place: `poll` does it, and tells when that one
-        is ready. No failure: no restart is counted."""
-        most = self.wear.most  # what was asked for is no news
+        """Have a worker that owes nothing end, and start another in its place; `poll` does both, and reports it ready.
+
+        Not a failure: no restart is counted.
+        """
+        most = self.wear.most  # a limit on episodes that the user set is not a warning
         level = logging.INFO if most is not None and self.wear.played(worker) >= most else logging.WARNING
         log.log(level, "worker %d is recycled: %s", worker.index, why)
         with self.group.lock, Later():
@@ -467,7 +492,7 @@ class Calls:
             worker.ask()
 
     def _retired(self, worker: Worker, now: float) -> None:
-        """Start another one once a worker that retires has ended, and end it when it takes too long."""
+        """Start another worker once a retiring one has ended; kill one that takes too long."""
         if worker.ended():
             for slot, raised in worker.last_words().items():
                 log.warning("%s", failure.task_error(raised, worker.at(slot)))
@@ -478,7 +503,7 @@ class Calls:
             worker.kill(signal.SIGKILL)
 
     def restart(self, worker: Worker, delay: float = 0.0) -> None:
-        """Start a dead worker anew, after `delay` seconds; `poll` does it, and tells when it is ready."""
+        """Start a dead worker again after `delay` seconds; `poll` does it, and reports when the worker is ready."""
         worker.restart_at, worker.undecided = monotonic() + delay, False
 
     def drop(self, worker: Worker) -> None:

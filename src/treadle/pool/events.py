@@ -1,4 +1,4 @@
-"""What the book of calls tells: a request under way, and what has become of it."""
+"""The events of the book of calls: a request under way, and what has become of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class InFlight(NamedTuple):
 class Done(NamedTuple):
     """An answer to a request; a stream has several, until `reply.last`.
 
-    `cut`: there is none, an interrupt has cut the caller's own share short: `reply` says so of each slot.
+    `cut`: True if no answer came, as an interrupt has cut the caller's own share short; `reply` then has a failure for
+    each slot.
     """
 
     call: InFlight
@@ -41,10 +42,10 @@ class Done(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A worker has failed, and no answer of these requests will come.
+    """A worker has failed, and no answer to these requests will come.
 
-    `verdict`: what becomes of the worker. None: it lives, and was only late. RAISE is for the owner of the tags to
-    carry out: the worker is not replaced, and `error` is the reason. `delay`: seconds before another one is started.
+    `verdict`: what becomes of the worker. None: it was only late, and lives. RAISE: the worker is not replaced, and the
+    owner of the tags raises `error`. `delay`: seconds before another worker is started.
     """
 
     calls: list[InFlight]
@@ -68,7 +69,7 @@ Event = Done | Lost | Ready
 
 
 class Notes(Protocol):
-    """Records resets (`during_step`: instead of a step under way) and failures (`noted`: so is the step)."""
+    """Records resets (`during_step`: in the middle of a step) and failures (`noted`: the step is recorded already)."""
 
     def reset(self, orders: Sequence[Order], *, during_step: bool) -> None: ...
     def failed(self, error: WorkerError, *, noted: bool = False) -> None: ...

@@ -1,4 +1,4 @@
-"""What to do when something fails: pure decisions, and the errors that tell of them."""
+"""Decide what follows a failure, purely, and build the errors that report failures."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from treadle.wire.messages import ExitReport, Raised, name_of
 from treadle.worker.life import RestartPolicy
 
 WINDOW = 600.0  # seconds within which restarts are counted
-MOST_BARREN = 10  # deaths of one worker in a row, without an answer between them, that end what is not counted else
+MOST_BARREN = 10  # deaths of one worker in a row, without an answer, that end it if max_restarts is None
 BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
-LEAST_GRACE = 5.0  # seconds that a late worker is given to answer before it is killed, or its limit once more
-PLACED = ("phase", "step", "episode", "seed", "last_action")  # what a program's failure tells of its place
+LEAST_GRACE = 5.0  # seconds; a late worker gets its limit once more to answer before it is killed, and at least these
+PLACED = ("phase", "step", "episode", "seed", "last_action")  # the place that a program's failure brings along
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ def on_death(
     others: bool = True,
     barren: int = 1,
 ) -> Verdict:
-    """A worker is dead.
+    """Decide what becomes of a dead worker.
 
     Args:
         restarts: when (monotonic seconds) it was restarted before.
-        max_restarts: in ten minutes; None: as often as that brings answers (see MOST_BARREN).
-        lasting: would another one fail in the same way?
-        others: are there workers that are not dropped?
+        max_restarts: in ten minutes; None: unlimited while restarts bring answers (see MOST_BARREN).
+        lasting: True if another worker would fail in the same way.
+        others: True if there are other workers that are not dropped.
         barren: deaths in a row, this one included, without an answer between them.
     """
     if policy is RestartPolicy.RAISE or lasting:
@@ -70,17 +70,17 @@ def on_death(
 
 
 def lasts(error: WorkerError, report: ExitReport) -> bool:
-    """Of what a worker has died: a constructor that raised, or hung until it was killed, does so again."""
+    """Return True if a restarted worker would die again: a constructor raised, or hung until it was killed."""
     return error.where.phase == "init" and (not isinstance(error, WorkerDied) or report.forced)
 
 
 def backoff(k: int) -> float:
-    """The first restart is at once, the k-th after it waits 0.5 s x 2^(k-1), at most 30 s."""
+    """Return the delay in seconds of restart k: 0 for the first, then 0.5 s x 2^(k-1), at most 30 s."""
     return 0.0 if k == 0 else min(LONGEST_BACKOFF, BACKOFF * 2.0 ** min(k - 1, 64))
 
 
 def grace(limit: float) -> float:
-    """Seconds that a late worker is given to answer before it is killed."""
+    """Return the seconds that a late worker gets to answer before it is killed."""
     return max(limit, LEAST_GRACE)
 
 
@@ -88,16 +88,21 @@ def grace(limit: float) -> float:
 
 
 def caster(expected: str, got: str) -> str:
-    """What would mend an observation whose dtype alone is wrong; else ""."""
+    """Return advice for an observation whose dtype alone is wrong; else ""."""
     same_shape = "[" in got and expected.partition("[")[2] == got.partition("[")[2]
     return "a wrapper such as gymnasium.wrappers.DtypeObservation can cast" if same_shape else ""
 
 
 def task_error(raised: Raised, slot: Where, again: str = "") -> WorkerError:
-    """The error of a slot whose program raised: `Worker.at` tells which, or `Where` of one in the caller. The original
-    is its `__cause__` where it can be rebuilt. Where it was raised in this process, its frames are that one's
-    `__traceback__`, down to the user's own. `again`: the call that resets the slot, as the user spells it; "": there
-    is none."""
+    """Return the error of a slot whose program raised.
+
+    The original is its `__cause__` where it can be rebuilt. An exception raised in this process keeps its frames, down
+    to the user's own, as the cause's `__traceback__`.
+
+    Args:
+        slot: which slot, from `Worker.at`, or the `Where` of a slot in the caller.
+        again: the call that resets the slot, as the user spells it; "": no such call.
+    """
     where = replace(slot, **{name: getattr(raised, name) for name in PLACED})
     twin = raised.rebuilt()
     fields: dict[str, Any] = {
@@ -129,8 +134,10 @@ def task_error(raised: Raised, slot: Where, again: str = "") -> WorkerError:
 
 
 def _stand_in(raised: Raised, twin: BaseException | None, message: str, **fields: Any) -> TaskRaised:
-    """A TaskRaised of the exception's class, with its attributes where ours have not that name; of the nearest built-in
-    class where there is no `twin` of it."""
+    """Return a TaskRaised of the exception's class, with its attributes where ours do not have that name.
+
+    Without a `twin`, the rebuilt exception, it is of the nearest built-in class.
+    """
     if twin is None:
         members = [
             _stand_in(each, None, each.message, error_type=each.error_type, error_message=each.message)
@@ -147,7 +154,7 @@ def _stand_in(raised: Raised, twin: BaseException | None, message: str, **fields
             error.__dict__[name] = value
     for base in type.mro(type(twin)):
         if vars(builtins).get(name_of(base)) is base and base is not BaseException:
-            for name, slot in vars(base).items():  # what built-in classes keep elsewhere: `errno`, `filename`, ...
+            for name, slot in vars(base).items():  # kept by built-in classes outside __dict__: `errno`, ...
                 if isinstance(slot, MemberDescriptorType | GetSetDescriptorType) and not name.startswith("__"):
                     with contextlib.suppress(AttributeError, TypeError):  # not set, read-only, or not of that class
                         slot.__set__(error, slot.__get__(twin))
@@ -155,11 +162,16 @@ def _stand_in(raised: Raised, twin: BaseException | None, message: str, **fields
 
 
 def first_of(raised: dict[int, Raised], at: Callable[[int], Where], partial: Any, again: str) -> WorkerError:
-    """The error of the first of the slots whose programs raised; the others are in a note. `at`: where a slot is;
-    `partial`: the error's field; `again`: see `task_error`."""
+    """Return the error of the first slot whose program raised; a note names the others.
+
+    Args:
+        at: returns where a slot is.
+        partial: the error's field.
+        again: see `task_error`.
+    """
     first, *others = sorted(raised)
     for slot in others:
-        raised[slot].frames.take()  # nobody asks for them
+        raised[slot].frames.take()  # they are not needed
     error = task_error(raised[first], at(first), again)
     error.partial = partial
     if others:
@@ -168,14 +180,14 @@ def first_of(raised: dict[int, Raised], at: Callable[[int], Where], partial: Any
 
 
 def bad_action(error: Mismatch, n: int, actions: Any) -> BadAction:
-    """The public error of a refused batch of n actions."""
+    """Return the public error of a refused batch of n actions."""
     where = Where(slot=error.row, phase="step")
     at = "" if error.row is None else f"slot {error.row}: "
     message = f"{at}{error}. Nothing was sent; give {n} actions that fit the action space"
     try:
         iter(actions)
         kind = BadAction
-    except TypeError:  # as it is for whoever iterates over them, Gymnasium's vectors for example
+    except TypeError:  # iterating over them raises TypeError, as in Gymnasium's vectors
         kind = NoBatch
     return kind(message, where=where, path=error.path, expected=error.expected, got=error.got)
 
@@ -218,14 +230,17 @@ def late(
 
 
 def slow_start(where: Where, limit: float, stack: str, ready: int, workers: int, why: str) -> WorkerTimeout:
-    """A worker has not built its slots in time; so many of all workers have. `why`: what may be the reason."""
+    """Return the error of a worker that has not built its slots in time, with how many of all workers are `ready`.
+
+    `why`: the possible reason.
+    """
     tail = f"\nits Python stack now:\n{stack}" if stack else ""
     message = f"{where}: not ready after {limit:g} s (start_timeout); {ready} of {workers} workers are. {why}{tail}"
     return WorkerTimeout(message, where=where, elapsed=limit, limit=limit, stack=stack)
 
 
 def reason(error: WorkerError) -> str:
-    """What happened, in a few words and without where: for a line in the log."""
+    """Return what happened in a few words, without the place, for a line in the log."""
     if isinstance(error, WorkerTimeout):
         return f"no answer for {error.elapsed:.1f} s (limit {error.limit:g} s)"
     if isinstance(error, WorkerDied):
@@ -234,7 +249,7 @@ def reason(error: WorkerError) -> str:
 
 
 def how_it_ended(error: WorkerDied, doing: str = "") -> str:
-    """The worker, the machine that it was on where that is not this one, and its end; `doing`: while it was at what."""
+    """Return the worker, its machine if that is not this one, and its end. `doing`: what it was at, as " while ..."."""
     worker = "the worker" if error.where.node is None else f"the worker on node {error.where.node}"
     if error.signal:
         end = f"was ended by {error.signal}"
@@ -244,5 +259,5 @@ def how_it_ended(error: WorkerDied, doing: str = "") -> str:
 
 
 def of_memory(error: WorkerDied) -> str:
-    """Why a worker was killed for its memory: by us, or by the kernel."""
+    """Return why a worker was killed for its memory: by Treadle's limit, or by the kernel."""
     return str(error).partition("the worker was killed: ")[2] or "memory ran out"

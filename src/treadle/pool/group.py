@@ -1,7 +1,7 @@
-"""The worker group: all workers of a pool - started, awaited, replaced, ended.
+"""The worker group: starts, awaits, replaces and ends all workers of a pool.
 
-Starting is parallel: all are started, then all hellos are awaited under one deadline. Ending is a ladder under one
-deadline: ask, wait, SIGTERM to the groups, SIGKILL to the groups, reap.
+Starting is parallel: all workers are started, then all hellos are awaited under one deadline. Ending is a ladder under
+one deadline: ask, wait, SIGTERM to the groups, SIGKILL to the groups, reap.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from treadle.worker.worker import Common, SerialWorker, Worker
 log = logging.getLogger("treadle")
 
 TERM_SECONDS, KILL_SECONDS = 0.75, 5.0
-THREAD_SECONDS = 0.4  # that a thread gets to end which waits no more for its environment
+THREAD_SECONDS = 0.4  # seconds that a thread gets to end once it has stopped waiting for its environment
 FAREWELL = 1.0  # seconds that workers get to close their slots when the pool cannot be started
 
 
@@ -42,8 +42,8 @@ class WorkerGroup:
         options: of the pool.
 
     Attributes:
-        lock: held while workers are asked or heard, against a `close` from another thread.
-        closed: is it over?
+        lock: held while requests are sent and answers taken, against a `close` from another thread.
+        closed: True once the pool is closed.
         kind: the class of its workers, the caller's own share apart.
         workers: the workers, in the order in which they were started.
     """
@@ -61,7 +61,7 @@ class WorkerGroup:
         return sorted(self.workers, key=lambda worker: worker.slots[0])
 
     def add(self, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]], *, inline: bool = False) -> Worker:
-        """A new worker, which starts with `start`. Raises whatever pickling its factories raises."""
+        """Return a new worker, which `start` starts. Raises whatever pickling its factories raises."""
         alien = inline and not self.kind.inline  # the caller's own share beside workers of another backend
         kind, common = (SerialWorker, self._own) if alien else (self.kind, self._common)
         factories = [factories[slot] for slot in slots]
@@ -72,12 +72,12 @@ class WorkerGroup:
         return self._added[-1]
 
     def start_extra(self, worker: Worker) -> None:
-        """Start a worker that was added to a group at work; `restarted` tells when it is ready."""
+        """Start a worker that was added to a group at work; `restarted` reports when it is ready."""
         worker.extra, worker.began = True, monotonic()
         self._start_one(worker)
 
     def _start_one(self, worker: Worker) -> None:
-        """Start a worker, for the first time (then it gets its place in `workers`) or again."""
+        """Start a worker, again or for the first time (which gives it its place in `workers`)."""
 
         def make() -> Worker:
             worker.start()
@@ -96,9 +96,9 @@ class WorkerGroup:
             raise
 
     def start(self) -> list[Any]:
-        """Start all, and wait for every hello; returns one description a slot.
+        """Start all workers, wait for every hello, and return one description a slot.
 
-        Raises StartupFailed with all that went wrong, or when what they share takes too long to be prepared.
+        Raises StartupFailed with all that went wrong, or if preparing what the workers share takes too long.
         """
         self._common.prepare()
         for worker in self._added:
@@ -117,7 +117,7 @@ class WorkerGroup:
                     worker.see(Event.HELLO)
                     if hello.failed:  # it closes what it has built, and ends by itself
                         slot, raised = hello.failed
-                        if all(each.where.slot != slot for each in failures):  # those built together tell of one
+                        if all(each.where.slot != slot for each in failures):  # slots built together report one failure
                             failures.append(failure.task_error(raised, worker.at(slot)))
                     else:
                         hellos[worker.index] = hello
@@ -145,22 +145,24 @@ class WorkerGroup:
             time.sleep(min(timeout, 0.001))  # threads building their slots: nothing to poll
 
     def died(self, worker: Worker, where: Where, policy: RestartPolicy = RestartPolicy.RAISE) -> WorkerError:
-        """Bury a worker that has ended; the error tells how, and what can be done under the `policy`."""
+        """Bury a worker that has ended; return the error with its end, and with what can be done under the `policy`."""
         report = worker.bury()
         if report.at is not None:
             where = worker.at(where.slot, report.at.phase, report.at.step, report.at.episode, item=report.at.item)
         return failure.died(where, report, policy)
 
     def restart(self, worker: Worker) -> None:
-        """Start a dead worker anew; `restarted` tells when it is ready. When it cannot be started, because there are no
-        descriptors, say, it is dead as before, and due to be started."""
+        """Start a dead worker again; `restarted` reports when it is ready.
+
+        If it cannot be started, for lack of descriptors for example, it stays dead and due to be started.
+        """
         worker.restart_at = monotonic()
         self._start_one(worker)
         worker.restarted()
         self.restarts += 1
 
     def restarted(self, worker: Worker) -> WorkerError | bool:
-        """Is a worker ready that is starting again? An error: it has failed once more, and is dead."""
+        """Return True if a worker that is starting again is ready; an error: it has failed once more, and is dead."""
         ended = worker.ended()  # asked first: a hello may come just before the end
         hello = worker.hello()
         where = _building(worker)
@@ -189,7 +191,8 @@ class WorkerGroup:
         return True
 
     def end_building(self) -> None:
-        """Terminate those that are still building their slots: they have nothing to close, and hear nothing."""
+        """Terminate the workers that are still building their slots: they have nothing to close, and read no
+        requests."""
         for worker in self.workers:
             if worker.state is State.STARTING:
                 worker.kill(signal.SIGTERM)
@@ -212,7 +215,7 @@ class WorkerGroup:
         self._common.close()
 
     def _await_ends(self, workers: list[Worker], deadline: float) -> list[Worker]:
-        """Those that have not ended by the deadline. Looks again as soon as one ends."""
+        """Return the workers that have not ended by the deadline. Looks again as soon as one ends."""
         left = [m for m in workers if not m.ended()]
         while left and monotonic() < deadline:
             for worker in left:  # a worker that waits to send something must not wait for ever
@@ -228,7 +231,8 @@ def _building(worker: Worker) -> Where:
 
 
 def partition(n: int, workers: int, first: int = 0) -> list[tuple[int, ...]]:
-    """Contiguous shares of slots first..first+n-1, as equal as can be, the longer ones first; at most one a slot."""
+    """Return contiguous shares of slots first..first+n-1, as equal as possible, the longer ones first; at most one a
+    slot."""
     shares = np.array_split(np.arange(first, first + n), max(1, min(workers, n)))
     return [tuple(share.tolist()) for share in shares if len(share)]
 

@@ -1,7 +1,7 @@
-"""The memory layout: what lies where in the pool's memory. It is made once, when the workers have said what they need.
+"""The memory layout: what lies where in the pool's memory.
 
-Segment 0 holds the control plane (bells, lines), segment 1 the rows. It is made after every worker's hello, so the
-layouts come from the real slots and no environment is ever built just to be asked.
+It is made once, after every worker's hello. So the layouts come from the real slots, and no environment is built only
+to be asked. Segment 0 holds the control plane (bells, lines), segment 1 the rows.
 """
 
 from __future__ import annotations
@@ -31,18 +31,21 @@ class MemoryLayout:
 
     Args:
         descriptions: of the slots.
-        workers: who are given a part of it; those that have a process of their own share it.
-        later: how many workers may come later (`extend`), with a slot each; their slots are like the first.
-        longest: ns of waits that the caller tries in, and its workers.
+        workers: the workers that get a part of it; those that have a process of their own share it.
+        rows: False where the pool does not step in lockstep and so needs no rows.
+        blocks: batches that the caller may hold before they are copied.
+        longest: ns for which the caller, and each of its workers, keeps trying before it sleeps.
+        later: how many workers may come later (`extend`), with one slot each; their slots are like the first.
 
     Attributes:
         rows: None where the pool does not step in lockstep.
-        fenced: does the order of writes have to be kept by fences? (Threads are kept in order by the interpreter.)
+        fenced: True if fences must keep the order of writes. (Threads are kept in order by the interpreter.)
         lines: worker's index -> its line.
-        told: int64[workers + later], how many answers each has given.
+        told: int64[workers + later], how many answers each worker has given.
 
     Raises:
-        ArenaError, and UsageError when slots differ in their layouts.
+        ArenaError.
+        UsageError: slots differ in their layouts.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class MemoryLayout:
             self.lines[each.index] = LineFields.plan(plan, len(each.slots), self.fenced, told)
 
     def extend(self, workers: Sequence[Worker], longest: tuple[int, int]) -> None:
-        """Make room for workers that come now; `longest`: from now on. Raises ArenaError."""
+        """Make room for workers that come now. `longest`: its new value. Raises ArenaError."""
         plan, self.longest = self.arena.plan(), longest
         self._add_lines(plan, workers)
         self.arena.grow(plan)
@@ -97,7 +100,7 @@ class MemoryLayout:
         return self._pipes[-1]
 
     def place(self, worker: Worker) -> Place:
-        """A worker's part of the memory."""
+        """Return a worker's part of the memory."""
         line, rows, longest = self.lines[worker.index], self.rows, self.longest
         if not worker.shared:
             its = None if rows is None else Rows(rows.rings, worker.slots[0], worker.slots[-1] + 1)
@@ -112,7 +115,7 @@ class MemoryLayout:
         return Place(self.arena, line, ring, self.pool_bell, None, longest[0], start, tuple(fds))
 
     def clear(self) -> None:
-        """Let the memory go; arrays that were handed out keep theirs."""
+        """Release the memory; arrays that were handed out keep theirs."""
         pipes, self._pipes = self._pipes, []
         for pipe in pipes:
             pipe.close()
@@ -121,8 +124,11 @@ class MemoryLayout:
             self.rows.rings.forget()
 
     def at_work(self, worker: Worker, owed: Owed | None = None) -> Where:
-        """Where a worker is, as far as its memory tells: the slot at work is the first whose row is not done yet; None
-        when all are, or nobody knows, and there are several."""
+        """Return where a worker is, as far as its memory shows.
+
+        The slot at work is the first whose row is not done yet. None: all rows are done or it is unknown, and the
+        worker has several slots.
+        """
         if owed is None and worker.owed:
             owed = worker.owed[0]
         line, rows = worker.line, self.rows
@@ -154,7 +160,7 @@ WORDS = ("began", "own", "episode", "seed")  # of a slot's row: see `at_work`
 
 
 def _action(rows: RowMemory, worker: Worker, slot: int, request: Request) -> Any:
-    """The action of a slot in a step; None where a part of it went by message and the message is gone."""
+    """Return a slot's action in a step; None where a part of it went by message and the message is gone."""
     _, mailed = request.payload or (None, None)
     if not set(rows.actions.loose).issubset(mailed or ()):
         return None
@@ -165,5 +171,5 @@ def _action(rows: RowMemory, worker: Worker, slot: int, request: Request) -> Any
 
 
 def share_of(mailed: Mailed, lo: int, hi: int) -> Mailed:
-    """What of a batch by message is about the slots lo to hi - 1."""
+    """Return the part of a batch by message that belongs to the slots lo to hi - 1."""
     return {leaf: values[lo:hi] for leaf, values in mailed.items()}

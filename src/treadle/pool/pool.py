@@ -1,8 +1,8 @@
-"""The pool: the caller's side of many workers. It starts, asks, watches, restarts and closes them; it knows neither
-environments nor tasks, only programs that describe themselves.
+"""The pool: the caller's side of many workers, which it starts, asks, watches, restarts and closes.
 
-What is under way is in `calls.py`; here are its arguments, its beginning and its end. Schedules stand on it: `Lockstep`
-steps all slots at once.
+It knows neither environments nor tasks, only programs that describe themselves. `calls.py` has the requests under way;
+this file has the pool's arguments, its beginning and its end. Schedules are built on it: `Lockstep` steps all slots at
+once.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Pool:
         factories: one callable a slot that builds its `Program` (in its worker). For processes they travel by
             cloudpickle, so lambdas, closures and classes of `__main__` are fine.
         workers: how many workers, the caller not counted; None: as many as cores, at most one a slot. The slots are
-            dealt in contiguous runs, the first ones one slot longer where it does not come out even.
+            dealt in contiguous runs, the first ones one slot longer where they do not divide evenly.
         inline: how many slots (the first ones) the caller steps itself while its workers step theirs.
-        later: how many slots (the last ones) have no workers yet; see `grow`. They are as the others are.
-        rows: does this pool step in lockstep (and so need rows in the memory)? False for pools that only stream.
+        later: how many slots (the last ones) have no workers yet; see `grow`. They are like the others.
+        rows: True if this pool steps in lockstep, and so needs rows in the memory. False for pools that only stream.
         blocks: batches that the caller may hold before they are copied.
         options: how workers are run, and what becomes of those that fail; or by keyword, see `PoolOptions`.
 
@@ -55,9 +55,9 @@ class Pool:
         workers: all of them, the caller's own included.
         by_slot: slot -> its worker.
         memory: their memory.
-        descriptions: what the slots said of themselves; not those that came later.
+        descriptions: the slots' descriptions of themselves, without slots that came later.
         later: slots that have no workers yet.
-        start_seconds: until all workers were ready.
+        start_seconds: seconds until all workers were ready.
 
     Raises:
         StartupFailed: a slot could not be built; nothing is left running.
@@ -90,7 +90,7 @@ class Pool:
         self._factories, self.later, self._rows = factories, later, rows
         started = n - later - inline
         shares = partition(started, workers or min(cores, max(1, started)), inline)
-        # threads share one interpreter: the one that tries keeps the one it waits for from running
+        # threads share one interpreter: a thread that keeps trying stops the thread that it waits for
         longest = (0, 0) if kind.in_caller and not kind.inline else bell.who_tries(len(shares), inline, cores, rows)
         _watch_this_process()
         _open.add(self)
@@ -98,7 +98,7 @@ class Pool:
         try:
             for slots in shares:
                 group.add(slots, factories)
-            # without rows nothing is gained by stepping slots together, and each is a worker that is asked by itself
+            # without rows nothing is gained by stepping slots together: each slot is a worker that is asked by itself
             for slots in [(s,) for s in range(inline)] if not rows else [tuple(range(inline))] if inline else []:
                 group.add(slots, factories, inline=True)
             self.descriptions = group.start()
@@ -128,9 +128,9 @@ class Pool:
             raise
 
     def grow(self, count: int) -> list[Worker]:
-        """Start so many more workers, each for the next slot of those that were left for `later`. See `Calls.extend`.
+        """Start `count` more workers, one for each next slot of those that were left for `later`. See `Calls.extend`.
 
-        Raises OSError or ArenaError where the system refuses; those that were started go on.
+        Raises OSError or ArenaError where the system refuses; the workers that were started go on.
         """
         first, cores = self.n - self.later, bell.cores()
         with self.group.lock, Later():
@@ -143,31 +143,30 @@ class Pool:
         return added
 
     def ask(self, name: str) -> None:
-        """Have every slot of the workers that are there do something, a method of its program."""
+        """Call a method of its program, by `name`, in every slot of the workers that are alive."""
         for worker in self.workers:
             if worker.state in life.ALIVE:
                 asked: dict[int, Any] = dict.fromkeys(worker.slots, (name, (), {}))
                 self.calls.submit(worker, Op.CALL, asked, worker.slots, name)
 
     def answers(self, tag: Any, timeout: float | None = None) -> list[Done | Lost | Ready]:
-        """All that happens until no request under the tag is awaited; or, with a `timeout`, until nothing does for so
-        many seconds."""
+        """Return all events until no request under the tag is awaited, or until none comes for `timeout` seconds."""
         events: list[Done | Lost | Ready] = []
         while self.calls.awaits(tag) and self.calls.poll(timeout, events.append):
             continue
         return events
 
     def where(self, slot: int) -> Where:
-        """The place of a slot, for errors."""
+        """Return the place of a slot, for errors."""
         return self.by_slot[slot].at(slot)
 
     @property
     def restarts(self) -> tuple[int, ...]:
-        """How often each slot's worker was started anew."""
+        """How often each slot's worker was restarted."""
         return tuple(len(worker.restarts) for worker in self.group.in_slot_order() for _ in worker.slots)
 
     def check(self) -> None:
-        """Raise ClosedPool or BrokenPool when there is nothing more to be had."""
+        """Raise ClosedPool or BrokenPool if the pool can give no more answers, UsageError in a fork of its process."""
         self.calls.check()
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -193,17 +192,17 @@ class Pool:
                 deadline = monotonic() + (self.options.close_timeout if timeout is None else timeout)
                 left = [m for m in self.workers if m.state not in (State.DEAD, State.GONE)]
                 for worker in self.workers:
-                    if worker.extra:  # it has nothing to close, and hears nothing
+                    if worker.extra:  # it has nothing to close, and reads no requests
                         worker.kill(signal.SIGTERM)
                     worker.see(Event.CLOSE)
                 self.group.end(left, deadline)
-            except BaseException:  # a second Ctrl-C, say: no more patience, but nothing stays behind
+            except BaseException:  # such as a second Ctrl-C: the wait is over, but no worker stays behind
                 self.group.end(left or self.workers, 0.0)
                 raise
             finally:
                 for worker in self.workers:
                     worker.see(Event.CLOSED)
-                    worker.owed.clear()  # and with it what requests took along: the files of broadcasts
+                    worker.owed.clear()  # also closes what requests took along: the files of broadcasts
                 self._at_end.close()
 
     def __enter__(self) -> Self:
@@ -220,7 +219,7 @@ class Pool:
             self.close(0.0)
 
 
-MOST_BLOCKS = 10_000  # each is planned by itself
+MOST_BLOCKS = 10_000  # each block is planned by itself
 
 
 def _check(n: int, workers: int | None, inline: int, blocks: int) -> None:
@@ -233,7 +232,7 @@ def _check(n: int, workers: int | None, inline: int, blocks: int) -> None:
         raise UsageError(f"inline must be between 0 and the number of slots ({n}), got {inline!r}")
 
 
-_open: weakref.WeakSet[Pool] = weakref.WeakSet()  # closed at this process's exit, and out of use in its forks
+_open: weakref.WeakSet[Pool] = weakref.WeakSet()  # closed at this process's exit; unusable in its forks
 
 
 @cache
@@ -252,5 +251,5 @@ def _at_exit() -> None:
 
 def _in_fork() -> None:
     for pool in list(_open):  # they belong to the parent
-        pool.group.closed = True  # what keeps the fast lane of `step` from being taken
+        pool.group.closed = True  # keeps the fast lane of `step` from being taken
         pool.group.lock = threading.RLock()

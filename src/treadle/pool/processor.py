@@ -1,4 +1,4 @@
-"""What processes have had of the processors, as the kernel counts it."""
+"""The processor time of processes, as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 
 
 def times_of_thread(task: str) -> tuple[float, float]:
-    """Seconds that a thread has run so far, and that it has stood in line for a core; `task`: its folder in /proc.
+    """Return the seconds that a thread has run so far, and those that it has waited for a core.
 
-    (0, 0) for a thread that has just ended, on a kernel without these figures, and where there is no Linux.
+    (0, 0) for a thread that has just ended, on a kernel without these figures, and outside Linux.
+
+    Args:
+        task: the thread's folder in /proc.
     """
     try:
         with open(f"{task}/schedstat") as file:
@@ -21,7 +24,7 @@ def times_of_thread(task: str) -> tuple[float, float]:
 
 
 def times_of(pid: int | None) -> tuple[float, float]:
-    """Seconds that a process's threads have run so far, and that they have stood in line for a core."""
+    """Return the seconds that a process's threads have run so far, and those that they have waited for a core."""
     tasks = f"/proc/{pid}/task"
     threads = os.listdir(tasks) if os.path.isdir(tasks) else []
     times = [times_of_thread(f"{tasks}/{thread}") for thread in threads]
@@ -29,8 +32,8 @@ def times_of(pid: int | None) -> tuple[float, float]:
 
 
 def used() -> float | None:
-    """Seconds that the processors which this process may use were busy so far, with whatever program, in the mean; None
-    where nobody says."""
+    """Return the mean seconds that this process's allowed processors were busy so far, with any program; None:
+    unknown."""
     try:
         with open("/proc/stat") as file:
             lines = [line.split() for line in file if line.startswith("cpu")]
@@ -43,13 +46,13 @@ def used() -> float | None:
 
 
 class Used(NamedTuple):
-    """Of the cores, by the worker processes of a pool.
+    """How the worker processes of a pool have used the cores.
 
     Attributes:
-        ran, stood: seconds on cores, and in line for one; sums over all threads.
+        ran, stood: seconds on cores, and seconds waiting for one; sums over all threads.
         threads: of a worker that compute, in the mean.
-        own: seconds on cores of the thread that asks.
-        line: which part of its time on cores and in line that thread stood in line, 0 to 1.
+        own: seconds on cores of the calling thread.
+        line: the fraction of the calling thread's time on cores and waiting for them that it waited, 0 to 1.
         others: cores that other programs used, in the mean.
     """
 
@@ -62,9 +65,9 @@ class Used(NamedTuple):
 
 
 class Usage:
-    """The share of the cores that a pool's worker processes have had since this was made.
+    """Measures the share of the cores that a pool's worker processes get, from its construction on.
 
-    `pool`: whose; it may get other workers meanwhile, which count from their beginning.
+    `pool`: the pool; workers that it gets meanwhile count from their beginning.
     """
 
     def __init__(self, pool: Any) -> None:
@@ -85,7 +88,7 @@ class Usage:
         return found
 
     def since(self) -> Used:
-        """Until now."""
+        """Return the use of the cores from the construction until now."""
         before, processes, in_all = self._before, dict[str, list[float]](), (0.0, 0.0)
         for task, times in self._read().items():
             ran, stood = (max(0.0, now - then) for now, then in zip(times, before.get(task, (0.0, 0.0)), strict=True))
@@ -98,11 +101,11 @@ class Usage:
         return Used(*in_all, mean, ran, stood / max(ran + stood, 1e-9), max(0.0, others))
 
 
-COMPUTES = 0.2  # of what a worker's busiest thread has run: less is not counted
+COMPUTES = 0.2  # fraction of the time of a worker's busiest thread; threads that ran less do not count as computing
 
 
 def stalled() -> float:
-    """Seconds so far in which some program waited for memory; 0.0 where the system does not say."""
+    """Return the seconds so far in which some program waited for memory; 0.0 where the system does not count them."""
     for path in ("/sys/fs/cgroup/memory.pressure", "/proc/pressure/memory"):
         try:
             with open(path) as file:

@@ -1,4 +1,4 @@
-"""How the time of a pool goes by: its caller's, in calls and outside of them, and its workers'."""
+"""How a pool spends its time: its caller's, inside and outside of calls, and its workers'."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LEFT, AWAY = range(2)  # marks: when the latest call ended (ns), and ns outside 
 
 
 class Spent:
-    """Of one pool.
+    """How one pool spends its time.
 
     Attributes:
-        marks: see above. Each face writes them.
+        marks: indexed by LEFT and AWAY, above. Each face writes them.
     """
 
     def __init__(self, pool: Any) -> None:
@@ -35,17 +35,17 @@ class Spent:
         self._usage, self._stalled, self._at_work = Usage(self._pool), stalled(), self._words()
 
     def tell(self, verdict: Callable[[], Verdict] | None = None) -> None:
-        """Log the verdict (INFO), before the end of a pool that did something. `verdict`: of a face that counts."""
+        """Log the verdict (INFO) before the end of a pool that has done something. `verdict`: of a face that counts."""
         if self.marks[LEFT] > self._began and not self._pool.closed and log.isEnabledFor(logging.INFO):
             log.info("%s", (verdict or self.verdict)())
 
     def _words(self) -> list[int]:
-        """ns at work of each worker but the caller; 0 of one that is not there now."""
+        """Return the ns at work of each worker but the caller; 0 for a worker that is not there now."""
         lines = (worker.line for worker in self._workers if not worker.inline)
         return [0 if line is None else int(line.words[BUSY_NS]) for line in lines]
 
     def enter(self) -> int:
-        """A call begins: when, in ns. The time of one that fails counts as outside."""
+        """Note that a call begins; return the time in ns. The time of a call that fails counts as outside."""
         now = perf_counter_ns()
         if self._began:
             self.marks[AWAY] += now - self.marks[LEFT]
@@ -53,21 +53,23 @@ class Spent:
         return now
 
     def leave(self) -> None:
-        """A call ends, in whatever way. Time counts from the end of the first one."""
+        """Note that a call ends, in whatever way. Time counts from the end of the first one."""
         self.marks[LEFT] = perf_counter_ns()
         if not self._began:
             self._began, self.marks[AWAY] = self.marks[LEFT], 0
 
     def verdict(self) -> Verdict:
-        """The verdict on the pool so far."""
+        """Return the verdict on the pool so far."""
         return verdict(self.judged())
 
     def judged(self, steps: int = 0, fixed: bool = True) -> Figures:
-        """The figures since the start. `steps`: of all slots together; `fixed`: the user chose how many workers."""
+        """Return the figures since the start. `steps`: of all slots together; `fixed`: the user chose how many
+        workers."""
         return self.figures(steps, fixed=fixed)
 
     def figures(self, steps: int = 0, busy: tuple[float, ...] = (), **more: Any) -> Figures:
-        """The figures since the start; `busy`: seconds at work of each worker, where they are known; `more` figures."""
+        """Return the figures since the start. `busy`: seconds at work of each worker, if known; `more`: further
+        figures."""
         words = zip(self._words(), self._at_work, strict=True)
         busy = busy or tuple((now - then if now >= then else now) * 1e-9 for now, then in words)
         used, mean = self._usage.since(), sum(busy) / max(1, len(busy))

@@ -1,7 +1,7 @@
 """A trace of the caller and of all its workers, as a file that Perfetto and chrome://tracing show.
 
-Workers and the caller record (`worker/recorder.py`) and write files of one temporary directory, when their part of the
-trace ends. At the end all is put together.
+Workers and the caller record (`worker/recorder.py`). Each writes a file to one temporary directory when its part of the
+trace ends. At the end the files are joined.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from treadle.worker.recorder import LAST, WORKER, Recorder
 Event = tuple[int, str, int, int]
 LANES = 100_000  # numbers between two processes
 FORMER = 1  # the lane of the batch former, beside the caller's
-current: Trace | None = None  # that of `tracing`, which pools that are made meanwhile join
+current: Trace | None = None  # the trace of `tracing`, which pools join that are made meanwhile
 
 
 class Trace:
@@ -35,10 +35,10 @@ class Trace:
 
     Attributes:
         caller: records what this process does outside of its workers.
-        directory: of what each worker has recorded.
+        directory: where each worker writes what it has recorded.
 
     Raises:
-        UsageError: its folder does not exist.
+        UsageError: the file's folder does not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,14 +49,14 @@ class Trace:
         self.caller = Recorder(f"{self.directory}/caller.json", "caller")
 
     def attach(self, pool: Any) -> None:
-        """Record what the caller sends to this `Pool` and waits for, and workers that it starts again."""
+        """Record requests to this `Pool`, waits for its answers, and workers that it starts again."""
         self.caller.swap(WORKER, "send", pool.calls, "submit_all")
         self.caller.swap(WORKER, "recv", pool.calls, "poll")
         for worker in pool.workers:
             worker.spec = replace(worker.spec, trace=self.directory)
 
     def finish(self) -> None:
-        """Write the file, of what all workers have written. There is none where nothing was played."""
+        """Write the file from what all workers have written. No file is written where nothing was played."""
         try:
             self.caller.end()
             files = sorted(Path(self.directory).glob("*.json"), key=lambda file: (file.stem != "caller", file.stem))
@@ -82,11 +82,11 @@ def tracing(path: Path) -> Iterator[Trace]:
 
 
 def chrome(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Chrome's trace events of what recorders have written, the caller's first. Pure."""
+    """Return Chrome's trace events of what recorders have written, the caller's first. Pure."""
     origin = min((event[2] for part in parts for event in part["events"]), default=0)
     made: list[dict[str, Any]] = []
     for at, part in enumerate((each for each in parts if each["events"]), 1):
-        pid = at * LANES  # unique, as each lane is: viewers take the lane of that number for the main thread
+        pid = at * LANES  # unique among lanes, too: viewers take the lane with the process's number for the main thread
         named = [("process_name", 0, f"{part['name']} (pid {part['pid']})")]
         named += [("thread_name", int(lane), name) for lane, name in part["lanes"].items()]
         for kind, lane, name in named:
@@ -101,7 +101,8 @@ def chrome(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def writes(events: Sequence[Event]) -> Iterator[Event]:
-    """Yield when each slot's row is written: in a request of steps, from its step's end to the next one's start."""
+    """Yield when each slot's row is written: in a request of steps, from the end of its step to the start of the next
+    one."""
     slots: list[Event] = []
     answered = 0
     for event in events:
@@ -110,7 +111,7 @@ def writes(events: Sequence[Event]) -> Iterator[Event]:
             slots.append(event)
         elif name == "answer":
             answered = start
-        elif name != "wait":  # a request, which is noted after what it consists of
+        elif name != "wait":  # a request, which is noted after its parts
             inside = sorted((each for each in slots if each[2] >= start), key=lambda each: (each[2], -each[3]))
             outer: list[Event] = []
             for each in inside if name == "step" else ():
