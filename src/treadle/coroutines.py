@@ -1,13 +1,14 @@
-"""Coroutines of environments and policies, and who waits for them.
+"""The coroutines of environments and policies, and the threads that wait for them.
 
-They run as tasks of an event loop, one for the whole process (`Settled`), while a worker's thread or the caller
-waits. A thread cannot be killed, but a coroutine can be cancelled: where workers are threads and have a time limit,
-their environments are of coroutines. One that is late is given up (`Owner.give_up`): what it waits for is cancelled,
-and its thread ends.
+Coroutines run as tasks of one event loop for the whole process (`Settled`), while a worker's thread or the caller
+waits. A thread cannot be killed, but a coroutine can be cancelled. So where workers are threads and have a time limit,
+the methods of their environments are coroutines. A late worker is given up (`Owner.give_up`): the coroutine that it
+waits for is cancelled, and its thread ends.
 
-A coroutine that does not await blocks the loop, and all others wait for that one. The loop measures how late its own
-ticks are (`Loop.stuck`): that time counts against the worker alone whose task is running. Where no worker has a limit
-on it, the pool ends with an error (`STUCK`). Nobody can stop the loop, or cancel what others have begun.
+A coroutine that does not await blocks the loop, and all other coroutines wait for it. The loop measures how late its
+own ticks are (`Loop.stuck`). That time counts only against the worker whose task is running. Where that task belongs to
+no worker that has a limit, the pool ends with an error (`STUCK`). The loop cannot be stopped from outside, and a task
+cannot cancel tasks that other owners have begun.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from typing import Any
 from treadle.errors import UsageError
 from treadle.interrupts import Later
 
-LAST_SECONDS = 0.5  # that tasks of coroutines get to end when nobody waits for them
+LAST_SECONDS = 0.5  # seconds that tasks get to end once no thread waits for them
 CLEAN_UP = 5.0  # seconds that a cancelled coroutine gets while the loop runs on
 TICK = 0.05  # seconds between two looks of the loop at how late it is
-STUCK = 60.0  # seconds that a loop may be blocked by a coroutine that was given up, or by nobody's
+STUCK = 60.0  # seconds for which a coroutine that was given up, or that no worker owns, may block the loop
 
 log = logging.getLogger("treadle")
 
@@ -41,13 +42,17 @@ _owner: contextvars.ContextVar[Owner | None] = contextvars.ContextVar("treadle_o
 
 
 class GivenUp(BaseException):
-    """The caller waits no more for this worker. No Exception: nobody tries such a call again, or skips it."""
+    """The caller no longer waits for this worker.
+
+    Not an Exception, so that code that retries or skips failed calls does not catch it.
+    """
 
 
 class Owner:
-    """A worker's thread, and what it waits for.
+    """A worker's thread, and the coroutine that it waits for.
 
-    timed: is there a time limit? Then its environments are of coroutines.
+    Args:
+        timed: True if the worker has a time limit; the methods of its environments are then coroutines.
 
     Attributes:
         over: its caller no longer waits for it, since `given_up` (monotonic).
@@ -61,24 +66,24 @@ class Owner:
         self.given_up = inf
         self.pending: Future[Any] | None = None
         self._loop: Any = None
-        self._stuck = 0.0  # of the loop, when this was looked at
-        self._ran = False  # was it a task of its own that ran then?
-        self._suspect = inf  # the tick that was due then, if what ran is nobody's to answer for
+        self._stuck = 0.0  # seconds that the loop was stuck at the latest look
+        self._ran = False  # True if a task of this owner ran at that look
+        self._suspect = inf  # the tick that was due at that look, if no limit covers the task that blocked the loop
 
     @classmethod
     def mine(cls) -> Owner | None:
-        """Of the thread that asks; None: it is no worker's."""
+        """Return the owner of the calling thread; None: the thread is not a worker's."""
         return getattr(_mine, "owner", None)
 
     def adopt(self) -> None:
-        """The thread that calls this is the worker's from now on."""
+        """Make the calling thread the worker's from now on."""
         _mine.owner, self.name = self, threading.current_thread().name
         _owner.set(self)
 
     @classmethod
     @contextmanager
     def untimed(cls) -> Iterator[bool]:
-        """Was there a time limit? Not for environments that are built meanwhile."""
+        """Lift the time limit while environments are built. Yields True if there was a limit."""
         owner = cls.mine()
         if owner is None or not owner.timed:
             yield False
@@ -90,9 +95,9 @@ class Owner:
             owner.timed = True
 
     def wait(self, future: Future[Any], loop: Loop) -> Any:
-        """What the coroutine returns, or raises; GivenUp."""
+        """Return or raise what the coroutine does. Raises GivenUp once the worker has been given up."""
         self._loop, self._stuck, self._ran = loop, loop.stuck(monotonic()), False
-        self.pending = future  # before `over` is looked at
+        self.pending = future  # set before `over` is read
         try:
             if self.over:
                 self.give_up()
@@ -107,16 +112,17 @@ class Owner:
             self.pending = None
 
     def give_up(self) -> None:
-        """Wait no more, for this and for whatever comes."""
+        """Stop waiting for the pending coroutine and for every later one."""
         self.over, self.given_up = True, monotonic()
         if (future := self.pending) is not None:
             future.cancel()
             self._loop.given_up(self)
 
     def held_up(self, now: float) -> float:
-        """Seconds since this was last asked in which its coroutine could not go on, as another one blocked the loop.
+        """Return the seconds since the last call in which another coroutine blocked the loop and held this owner's up.
 
-        Raises UsageError: one that was given up, or nobody's, blocks it for good.
+        Raises UsageError if a coroutine that was given up, or that no worker owns, blocks the loop for more than
+        `STUCK`.
         """
         if self.pending is None:
             return 0.0
@@ -129,26 +135,26 @@ class Owner:
         if owner is not None and owner.over:
             since = max(due, owner.given_up)
         elif task is not None and (owner is None or owner.pending is not None):
-            since = inf  # the caller's own time, or it is late itself
+            since = inf  # the caller's own time, or a worker that is late itself
         self._suspect = due if now - since > STUCK else inf
-        if self._suspect == suspect < inf:  # twice: it may have just ended
+        if self._suspect == suspect < inf:  # seen at two looks in a row: at the first it may have just ended
             over = " was given up, and" if owner is not None and owner.over else ""
             raise UsageError(
                 f"{_named(task)}{over} has blocked the event loop for {now - due:.0f} s, {loop.place()}: no other can "
                 "go on. Await what it waits for (asyncio.to_thread for what has no await), or use processes, "
                 "whose workers can be killed"
             )
-        # it counts as running from one look to the next: it may have begun just now
+        # a task counts as running from one look to the next: at a single look it may have just begun
         return 0.0 if ran and self._ran else self._stuck - before
 
     def thread(self) -> int | None:
-        """The loop's, by its number, while that is in a task of this worker's."""
+        """Return the ident of the loop's thread while it runs a task of this worker; else None."""
         task = None if self.pending is None else self._loop.running()
         return None if task is None or task.owner is not self else self._loop.thread.ident
 
 
 class _Begun(asyncio.Task[Any]):
-    """One that no other task has begun. Tasks of other owners cannot cancel it."""
+    """A task that no other task has begun. Tasks of other owners cannot cancel it."""
 
     def cancel(self, msg: Any = None) -> bool:
         asks: Any = asyncio.current_task(self.get_loop())
@@ -163,12 +169,13 @@ def _named(task: Any) -> str:
 
 
 class Loop:
-    """An event loop in a thread of its own. Each task has an `owner`: the worker that began it, or by one of whose
-    tasks it was begun; None: nobody's.
+    """An event loop in a thread of its own.
+
+    Each task has an `owner`: the worker that began it or began the task that it comes from; None: no worker did.
 
     Attributes:
-        due: when its next tick is (monotonic); the past: it does not turn.
-        ignoring: the names of tasks that went on when they were cancelled.
+        due: when the next tick is due (monotonic seconds). A time in the past means that the loop is blocked.
+        ignoring: the names of tasks that went on after they were cancelled.
     """
 
     def __init__(self) -> None:
@@ -177,27 +184,27 @@ class Loop:
         self.due, self._late = inf, 0.0
         self.ignoring: list[str] = []
         self._over, self._ended = False, threading.Semaphore(0)
-        self._stopped: Any = None  # the task that was running when its thread was told to exit
+        self._stopped: Any = None  # the task that was running when SystemExit was raised in the loop's thread
         self.thread = threading.Thread(target=self._run, name="treadle-event-loop", daemon=True)
         self.thread.start()
 
     def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """In the context of whoever calls this."""
+        """Schedule a coroutine on the loop, in the caller's context. Returns its future."""
         try:
             return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         except BaseException:  # an interrupt
-            with suppress(ValueError):  # it runs already
+            with suppress(ValueError):  # ValueError: it runs already
                 coroutine.close()
             raise
 
     def given_up(self, owner: Owner) -> None:
-        """What runs of it has been cancelled, and is closed where it waits if it does not end."""
+        """Close, after `CLEAN_UP` seconds, each task of an owner that was given up and that has not ended by then."""
 
         def end() -> None:
             for task in tasks:
                 if not task.done():
                     self._leave(task)
-                    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # not told as garbage
+                    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # else asyncio logs it
                     task.cancel()
 
         def look() -> None:
@@ -209,15 +216,15 @@ class Loop:
             self.loop.call_soon_threadsafe(look)
 
     def stuck(self, now: float) -> float:
-        """Seconds so far in which it has not turned, as far as ticks show."""
+        """Return the seconds so far in which the loop was blocked, as far as its ticks show."""
         return self._late + max(0.0, now - self.due)
 
     def running(self) -> Any:
-        """The task that is."""
+        """Return the task that runs now; None: none does."""
         return asyncio.current_task(self.loop)
 
     def place(self) -> str:
-        """The line that it is at, or what it calls where that is not Python's."""
+        """Return the line of code that the loop's thread is at, or the callback of other code that it runs."""
         frame = sys._current_frames().get(self.thread.ident or 0)
         if frame is None:
             return "whose thread has ended"
@@ -226,12 +233,14 @@ class Loop:
         return f"at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
     def end(self) -> None:
-        """Cancel what runs, and have the thread end."""
+        """Cancel all tasks, and make the loop's thread end."""
         contextvars.Context().run(asyncio.run_coroutine_threadsafe, self._finish(), self.loop)
 
     def join(self) -> None:
-        """Wait for its end (not by Thread.join: it would list this thread, which may be an interrupt's). Where C code
-        does not return the thread is left, as a daemon."""
+        """Wait for the end of the loop's thread. A thread that is stuck in C code is left behind, as a daemon.
+
+        Thread.join is not used: it would list the calling thread, which may be an interrupt's.
+        """
         blocked = monotonic() - self.due > LAST_SECONDS
         if not self._ended.acquire(timeout=0.0 if blocked else 1.5 * LAST_SECONDS):
             self._stopped = self.running()
@@ -264,20 +273,20 @@ class Loop:
         self.loop.stop()
 
     def _leave(self, task: asyncio.Task[Any]) -> None:
-        """Close its coroutine. One that does not end then is kept for ever: Python closes again what nobody holds."""
+        """Close a task's coroutine. One that does not end is kept for ever: once collected it would be closed again."""
         self.ignoring.append(_named(task))
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is told here
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is logged in `_run`
         coroutine: Any = task.get_coro()
-        with suppress(BaseException):  # whatever it raises, nobody waits for it
+        with suppress(BaseException):  # the task is over: no caller is left to get the exception
             coroutine.close()
         if coroutine.cr_frame is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(coroutine))
 
     def _run(self) -> None:
         while not self._over:  # an environment may have stopped it
-            with suppress(SystemExit, KeyboardInterrupt):  # of tasks, too, when their own waiters have been told
+            with suppress(SystemExit, KeyboardInterrupt):  # tasks raise these, too, after their waiters have got them
                 self.loop.run_forever()
-        asyncio._set_running_loop(self.loop)  # else each await raises at once: who catches that, too, spins
+        asyncio._set_running_loop(self.loop)  # else each await raises at once, and a coroutine that catches that spins
         for task in asyncio.all_tasks(self.loop):
             self._leave(task)
         if self._stopped is not None and self._stopped.done() and not self._stopped.cancelled():
@@ -290,8 +299,10 @@ class Loop:
 
 
 class Settled:
-    """What calls return, coroutines run to their ends. From the first of them on it has a share in the process's event
-    loop, which runs as long as anybody has one."""
+    """Runs coroutines to their ends: called with a value, it returns it, or awaits it where it is a coroutine.
+
+    From its first coroutine on it holds a share of the process's event loop, which runs as long as any share is held.
+    """
 
     _lock = threading.RLock()
     _shares = 0
@@ -308,12 +319,12 @@ class Settled:
             return owner.wait(future, Settled._shared)
         try:
             return future.result()
-        except BaseException:  # what interrupts the wait cancels it
+        except BaseException:  # an exception that interrupts the wait cancels the coroutine
             future.cancel()
             raise
 
     def begin(self, value: Any) -> None:
-        """Nobody waits for it."""
+        """Begin a coroutine without waiting for it; any other value is ignored."""
         if asyncio.iscoroutine(value):
             self._begun(value)
 
@@ -324,7 +335,7 @@ class Settled:
         return Settled._shared.begin(coroutine)
 
     def close(self) -> None:
-        """Give the share back. With the last one what still runs there is cancelled."""
+        """Give the share back. The last share's return cancels the tasks that still run."""
         if self._open:
             self._open = False
             if Settled._pid == os.getpid():
@@ -334,7 +345,7 @@ class Settled:
     def _take(self) -> None:
         kind, self._open = Settled, True
         with kind._lock:
-            if kind._shares == 0 or kind._pid != os.getpid():  # in a fork there is no such thread
+            if kind._shares == 0 or kind._pid != os.getpid():  # the loop's thread does not exist in a fork
                 kind.join()
                 kind._shared, kind._shares, kind._pid, kind._ending = Loop(), 0, os.getpid(), None
             kind._shares += 1
@@ -346,12 +357,12 @@ class Settled:
             if not kind._shares:
                 kind._ending = kind._shared
                 kind._shared.end()
-        if Owner.mine() is None:  # a worker would be late, and is no more to blame than others
+        if Owner.mine() is None:  # waiting would make a worker late that is no more to blame than others
             kind.join()
 
     @classmethod
     def join(cls) -> None:
-        """Wait for the loop's end where its last share was given back by a worker."""
+        """Wait for the end of a loop whose last share a worker has given back."""
         if cls._ending is not None and cls._pid == os.getpid():
             with Later(), cls._lock:
                 if cls._ending is not None:
@@ -364,6 +375,6 @@ async def _cancel_all() -> None:
     if tasks:
         _, late = await asyncio.wait(tasks, timeout=LAST_SECONDS / 2)
         for task in late:
-            asyncio.Task.cancel(task)  # whosever it is
+            asyncio.Task.cancel(task)  # whichever task began it
         if late:
             await asyncio.wait(late, timeout=LAST_SECONDS / 2)
