@@ -90,8 +90,8 @@ class RolloutBatch:
         lengths: int64[n], the number of actions that were applied.
         terminated, truncated: bool[n], how the episode ended; both False if the actions ran out first.
         states: n states at the end; None unless they were requested.
-        observations: None unless they were requested. "last": n observations at the end, one array if they have the
-            same dtype and shape. "all": one array (or list) of `lengths[i]` observations for each item.
+        observations: None unless they were requested. With `"last"`, n observations at the end, one array if they have
+            the same dtype and shape. With `"all"`, one array (or list) of `lengths[i]` observations for each item.
     """
 
     rewards: np.ndarray

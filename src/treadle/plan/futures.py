@@ -53,7 +53,7 @@ class Future:
         return self.value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait as `result` does, and return the error; None if there was no error."""
+        """Wait as `result` does, and return the error, or None for an answer without an error."""
         deadline = None if timeout is None else monotonic() + timeout
         while not self.settled:
             left = None if deadline is None else deadline - monotonic()

@@ -1,4 +1,4 @@
-"""`GymPlanEnv`: any Gymnasium environment as one that carries its state."""
+"""`GymPlanEnv`, which makes an environment that carries its state of any Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("treadle")
 
 GREY = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 EMULATED = ("ALE/",)  # ids whose environments make every kind of observation themselves
-# what a step is made of
+# the methods that a step calls
 STEPPED = frozenset(
     {"step", "step_with_dt", "apply_action", "get_state", "set_state", "run_autoreset", "reset", "apply_reset"}
 )
@@ -34,16 +34,16 @@ class GymPlanEnv(PlanEnv):
     Args:
         name: a registered id, an EnvSpec, or a callable that makes the environment.
         frameskip, autoreset, delay_setup, return_image: see `PlanEnv`. `frameskip` counts the environment's own
-            steps: those of "ALE/Pong-v5" are four frames each (`env_kwargs={"frameskip": 1}` makes it one).
-        wrappers: applied in order: a callable of the environment, or (callable, keyword arguments).
-        remove_time_limit: take Gymnasium's TimeLimit away.
-        render_mode: for the environment; None: it draws nothing.
-        obs_type: None: the environment's own observations. "rgb" or "grayscale": pictures of it; "coords": its own.
-            For Atari also "ram".
-        array_state: give and take states as arrays of one object, object[1], instead of `EnvState`.
+            steps: those of "ALE/Pong-v5" are four frames each (one frame with `env_kwargs={"frameskip": 1}`).
+        wrappers: applied in order. Each is a callable of the environment, or (callable, keyword arguments).
+        remove_time_limit: remove Gymnasium's TimeLimit.
+        render_mode: for the environment; None: it does not render.
+        obs_type: None or "coords": the environment's own observations. "rgb" or "grayscale": pictures of it. For Atari
+            also "ram".
+        array_state: use arrays of one object, object[1], as states instead of `EnvState`.
         randomness, global_rngs: see `Keeper`.
         env_kwargs: more arguments for making the environment.
-        **kwargs: the same, where no argument above has the name.
+        **kwargs: added to `env_kwargs`.
     """
 
     STATE_IS_ARRAY = False
@@ -101,13 +101,13 @@ class GymPlanEnv(PlanEnv):
         self.apply_wrappers(self._wrappers)
         self._keep()
         self._picture = self._picture_space()
-        # ours does nothing where there is no picture, and is not asked then: it is a tenth of a step of CartPole
+        # without pictures our process_obs does nothing: skipping it saves a tenth of a step of CartPole
         ours = type(self).process_obs is GymPlanEnv.process_obs and self._picture is None
         names = [name for name in PROCESSES if not (ours and name == "process_obs")]
         self._processes = overrides(self, PlanEnv, names)
 
     def init_gym_env(self) -> gym.Env:
-        """The environment, not wrapped yet."""
+        """Make the environment, without the wrappers."""
         kwargs = dict(self._env_kwargs)
         if self.render_mode is not None:
             kwargs["render_mode"] = self.render_mode
@@ -139,17 +139,17 @@ class GymPlanEnv(PlanEnv):
             self._keeper = Keeper(self._gym_env, global_rngs=self._global_rngs)
 
     def _picture_space(self) -> gym.Space | None:
-        """The space of observations that are pictures; None where they are the environment's own."""
+        """Return the space of observations that are pictures; None for the environment's own observations."""
         if self._obs_type not in ("rgb", "grayscale") or _emulated(self._env):
             return None
         shape = self._seen().shape
         return gym.spaces.Box(0, 255, shape if self._obs_type == "rgb" else shape[:2], np.uint8)
 
-    # -- about it ----------------------------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------------------------
 
     @property
     def gym_env(self) -> gym.Env:
-        """The environment inside, wrappers included. Built now if it was not yet."""
+        """The Gymnasium environment with its wrappers, built at the first use."""
         if self._gym_env is None:
             self.setup()
         assert self._gym_env is not None
@@ -157,13 +157,13 @@ class GymPlanEnv(PlanEnv):
 
     @property
     def observation_space(self) -> gym.Space:
-        """Of what `step` returns."""
+        """The space of observations that `step` returns."""
         env = self.gym_env
         return env.observation_space if self._picture is None else self._picture
 
     @property
     def action_space(self) -> gym.Space:
-        """Of what `step` takes."""
+        """The space of actions that `step` takes."""
         return self.gym_env.action_space
 
     @property
@@ -173,12 +173,12 @@ class GymPlanEnv(PlanEnv):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The environment's."""
+        """The environment's metadata."""
         return self.gym_env.metadata
 
     @property
     def reward_range(self) -> tuple[float, float] | None:
-        """The environment's, where it has one."""
+        """The environment's reward range; None if it has none."""
         return getattr(self.gym_env.unwrapped, "reward_range", None)
 
     def render(self) -> Any:
@@ -186,7 +186,7 @@ class GymPlanEnv(PlanEnv):
         return self.gym_env.render()
 
     def get_image(self) -> np.ndarray:
-        """A picture: uint8[height, width, 3]. Raises UsageError where it draws nothing."""
+        """Return a picture, uint8[height, width, 3]. Raises UsageError if the environment does not render."""
         ale = getattr(self.gym_env.unwrapped, "ale", None)
         if ale is not None and hasattr(ale, "getScreenRGB"):
             return ale.getScreenRGB()
@@ -211,14 +211,14 @@ class GymPlanEnv(PlanEnv):
         return (self._gym_env or self.gym_env).step(action)
 
     def process_obs(self, obs: Any, **step: Any) -> Any:
-        """The environment's observation, or a picture."""
+        """Return the environment's observation, or a picture."""
         if self._picture is None:
             return obs
         image = self._seen()
         return image if self._obs_type == "rgb" else (image @ GREY).astype(np.uint8)
 
     def plain_walk(self, wanted: bool) -> Steps | None:
-        """See `treadle.plan.env.walking`. None where a subclass, or the object itself, does a step in its own way."""
+        """See `treadle.plan.env.walking`. Return None if a subclass or the object overrides a part of a step."""
         own = not STEPPED.isdisjoint(self.__dict__) or overrides(self, GymPlanEnv, STEPPED)
         if own or self._processes or self._return_image:
             return None
@@ -238,7 +238,7 @@ class GymPlanEnv(PlanEnv):
         return plain(self.gym_env, self.frameskip, put, take, self.run_autoreset)
 
     def get_state(self) -> Any:
-        """The complete state: an `EnvState`, or object[1] with `array_state`. Raises StateError."""
+        """Return the complete state: an `EnvState`, or object[1] with `array_state`. Raises StateError."""
         state = self._kept().get()
         if not self.STATE_IS_ARRAY:
             return state
@@ -256,7 +256,7 @@ class GymPlanEnv(PlanEnv):
         env = self._gym_env or self.gym_env
         keeper = self._keeper
         assert keeper is not None
-        keeper.env = env  # it may have been wrapped since
+        keeper.env = env  # the environment may have been wrapped since
         return keeper
 
     def close(self) -> None:
@@ -266,7 +266,7 @@ class GymPlanEnv(PlanEnv):
             env.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled with its arguments and, where it is set up, its state; the environment is built again."""
+        """Return the arguments and, after `setup`, the state; unpickling builds the environment again."""
         state = self.get_state() if self._gym_env is not None else None
         return {**self.__dict__, "_gym_env": None, "_keeper": None, "_picture": None, "_pickled": state}
 
@@ -279,7 +279,7 @@ class GymPlanEnv(PlanEnv):
 
 
 def without_time_limit(env: gym.Env) -> gym.Env:
-    """The environment without Gymnasium's TimeLimit, at whatever depth it is."""
+    """Return the environment without Gymnasium's TimeLimit, at any depth of its wrappers."""
     if isinstance(env, TimeLimit):
         return without_time_limit(env.env)
     if isinstance(env, gym.Wrapper):

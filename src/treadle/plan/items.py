@@ -1,10 +1,11 @@
-"""The parts of a batch: its items as they are asked for, and the chunks of them as they travel.
+"""The parts of a batch: the caller's items, and the chunks that travel.
 
-Items are checked before anything is sent: every mistake names its item. A chunk (`Work`) may come with a region of
-memory: states go out and come back there, and the worker writes observations straight into it. What a message of some
-size costs is new memory: a file for it, its pages on both sides, and giving them back again; a region's pages are there
-and often in the cache. How much an item needs is known after the first batch, which goes by message, as everything does
-that does not fit.
+Items are checked before anything is sent: every mistake names its item.
+
+A chunk (`Work`) may have a region of memory. States go out and come back there, and the worker writes observations
+directly into it. A large message needs new memory: a file, its pages on both sides, and their release. A region's pages
+exist already and are often in the cache. The first batch goes by message and shows how much an item needs. Later,
+values that do not fit the region also go by message.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from treadle.wire.messages import Raised
 
 ALIGN = 64
-AT_ONCE = 1 << 16  # bytes of states up to which one copy more is quicker than a piece at a time
+AT_ONCE = 1 << 16  # bytes of states up to which an extra copy is quicker than writing them one by one
 CHUNK_SECONDS = 0.010
-LEAST_SECONDS = 0.0004  # a chunk that is shorter costs more, in caller and worker, than it saves
+LEAST_SECONDS = 0.0004  # a shorter chunk costs more, in caller and worker, than it saves
 MOST = 8  # chunks a slot
 
 
@@ -38,11 +39,11 @@ class Items:
     """A checked batch.
 
     Attributes:
-        actions: n of them, an array or a list.
+        actions: an array or list of n actions.
         states: one for every `repeat` items, or None.
         dts: int[n].
-        return_state: are the states that they lead to wanted?
-        repeat: how many consecutive items begin in the same state.
+        return_state: True if the states after the items are wanted.
+        repeat: the number of consecutive items that begin in the same state.
     """
 
     actions: Sequence[Any] | np.ndarray
@@ -56,7 +57,7 @@ class Items:
 
 
 def items_of(actions: Any, states: Any, dt: Any, return_state: bool | None, repeat: int = 1) -> Items:
-    """Check a batch's arguments. Raises UsageError naming the item that is wrong."""
+    """Check a batch's arguments and return its items. Raises UsageError that names the wrong item."""
     actions = as_items(actions, "actions")
     n = len(actions)
     if n == 0:
@@ -67,7 +68,7 @@ def items_of(actions: Any, states: Any, dt: Any, return_state: bool | None, repe
 
 
 def as_items(values: Any, what: str, each: str = "item") -> Any:
-    """Something with a length and items; iterators become lists."""
+    """Return `values` as a sequence; iterators become lists. Raises UsageError for a single value."""
     if isinstance(values, np.ndarray):
         if values.ndim == 0:
             raise UsageError(f"{what} must be a sequence, one for each {each}; got a single value")
@@ -81,7 +82,7 @@ def as_items(values: Any, what: str, each: str = "item") -> Any:
 
 
 def states_of(states: Any, n: int, repeat: int) -> list[Any] | None:
-    """The states of n items; None where there is none at all."""
+    """Return the states of n items; None if all are missing. Raises UsageError if only some are missing."""
     if states is None:
         if repeat != 1:
             raise UsageError("repeat says how many actions begin in one state: it needs states")
@@ -100,7 +101,7 @@ def states_of(states: Any, n: int, repeat: int) -> list[Any] | None:
 
 
 def dts_of(dt: Any, n: int) -> list[int]:
-    """How often each of n items applies its action."""
+    """Return, for each of n items, how often its action is applied."""
     values: list[Any]
     if isinstance(dt, np.ndarray) and dt.ndim == 0:
         dt = dt.item()
@@ -114,7 +115,7 @@ def dts_of(dt: Any, n: int) -> list[int]:
 
 
 def whole(value: Any, what: str, item: int | None = None) -> int:
-    """A whole number, at least 1. Raises UsageError, which says what it is, and of which item."""
+    """Return `value` as a whole number of at least 1. Raises UsageError that names `what` and `item`."""
     if type(value) is int and value > 0:
         return value
     if item is not None:
@@ -131,7 +132,7 @@ def whole(value: Any, what: str, item: int | None = None) -> int:
 
 
 def state_wanted(return_state: bool | None, given: bool) -> bool:
-    """The rule of `return_state`: None means that a state comes back where one was given."""
+    """Return True if states are wanted: for `return_state` None, if states were given."""
     if return_state is None:
         return given
     if isinstance(return_state, bool | np.bool_):
@@ -140,16 +141,19 @@ def state_wanted(return_state: bool | None, given: bool) -> bool:
 
 
 def even_chunks(n: int, slots: int) -> list[tuple[int, int]]:
-    """At most one chunk a slot, all as long as the first but for the last: how items that go on are dealt."""
+    """Return at most one chunk (start, end) a slot, all of one length but for the last.
+
+    Items without states, which continue each other, are cut in this way.
+    """
     size = -(-n // slots)
     return [(start, min(n, start + size)) for start in range(0, n, size)]
 
 
 def balanced_chunks(n: int, slots: int, seconds: float | None) -> list[tuple[int, int]]:
-    """Chunks for items that may go anywhere. `seconds`: what one takes; None: not known.
+    """Return chunks (start, end) for items that any slot may do. `seconds`: time of one item; None: unknown.
 
-    Without knowledge there are two a slot, and with it as many as take CHUNK_SECONDS each, from one to MOST a slot.
-    What takes less than LEAST_SECONDS for each slot is left to a few of them.
+    If the time is unknown, there are two chunks a slot. Otherwise a chunk takes about CHUNK_SECONDS, with one to MOST
+    chunks a slot. A batch of less than LEAST_SECONDS a slot goes to fewer slots.
     """
     if seconds is None:
         count = 2 * slots
@@ -164,12 +168,12 @@ def balanced_chunks(n: int, slots: int, seconds: float | None) -> list[tuple[int
     return chunks
 
 
-# -- how a chunk travels --------------------------------------------------------------------------------------------
+# -- chunks as messages ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class StateBatch:
-    """States of one kind as they travel: most of what is sent of them would be the kind, again and again."""
+    """States of one kind in a message, which holds the kind once: it would be most of each state's bytes."""
 
     kind: str
     data: list[bytes]
@@ -179,7 +183,7 @@ class StateBatch:
 
 
 def packed(states: list[Any]) -> Any:
-    """States as they travel best."""
+    """Return the states as a `StateBatch` if all are `EnvState` of one kind, else unchanged."""
     if set(map(type, states)) != {EnvState}:
         return states
     kinds = set(map(_kind_of, states))
@@ -190,7 +194,7 @@ _kind_of, _data_of = attrgetter("kind"), attrgetter("data")
 
 
 class LaidStates(NamedTuple):
-    """States of one kind that lie in memory, one after the other from `at`."""
+    """The place of states of one kind in memory, one after the other from `at`."""
 
     kind: str
     sizes: list[int]
@@ -198,15 +202,15 @@ class LaidStates(NamedTuple):
 
 
 class LaidRows(NamedTuple):
-    """Observations that lie in memory."""
+    """The place of observations in memory."""
 
-    dtype: str | np.dtype  # itself where it is structured: its `str` says nothing of the fields
+    dtype: str | np.dtype  # a structured dtype itself, as its `str` lacks the fields
     shape: tuple[int, ...]
     at: int
 
 
 def lay(memory: Any, at: int, states: StateBatch) -> LaidStates:
-    """Put states into memory."""
+    """Copy states into memory at `at` and return their place."""
     sizes, end = list(map(len, states.data)), at
     for data in [b"".join(states.data)] if sum(sizes) < AT_ONCE else states.data:
         memory[end : end + len(data)] = data
@@ -215,14 +219,17 @@ def lay(memory: Any, at: int, states: StateBatch) -> LaidStates:
 
 
 def lift(memory: Any, laid: LaidStates, *, apart: bool = False) -> StateBatch:
-    """Copy states out of memory; `apart`: large ones one by one. All at once takes a copy more, but where the C library
-    has not been told to keep freed memory (see `worker/child.py`) a large block that is freed tells it so."""
+    """Copy states out of memory. `apart`: copy large batches state by state, without an extra copy of the whole.
+
+    The extra copy helps the caller: when the large block is freed, the C library learns to keep freed memory. Workers
+    set this at their start (see `worker/child.py`).
+    """
     kind, sizes, at = laid
     data = memory[at : at + sum(sizes)]
     if not apart or len(data) < AT_ONCE:
         data = bytes(data)
     parts = map(data.__getitem__, map(slice, accumulate(sizes, initial=0), accumulate(sizes)))
-    return StateBatch(kind, list(map(bytes, parts)))  # of bytes that makes no copy
+    return StateBatch(kind, list(map(bytes, parts)))  # bytes() of bytes does not copy
 
 
 @dataclass
@@ -231,11 +238,14 @@ class Work:
 
     Attributes:
         first: the number of its first item in the batch.
-        actions, dts: one for each item. Of a rollout: one sequence for each item, and no dts.
-        states: the states that the items begin in, each for the items whose number has it as its quotient by `repeat`;
-            `base` is the quotient of the first. None: items go on from one another.
-        return_state: are the states that the items lead to wanted?
-        region: memory for what comes back; `states` may lie in its buffer.
+        actions, dts: one for each item. In a rollout, `actions` has one sequence for each item.
+        states: the states that the items begin in. Item i begins in states[i // repeat - base]. None: each item
+            continues the one before.
+        return_state: True if the states after the items are wanted.
+        repeat: the number of consecutive items that begin in the same state.
+        base: the first item's number // repeat.
+        rollout: None for a batch of steps, else the observations that are wanted: "none", "last" or "all".
+        region: memory for the results; `states` may lie in its buffer.
     """
 
     first: int
@@ -245,14 +255,14 @@ class Work:
     return_state: bool
     repeat: int = 1
     base: int = 0
-    rollout: str | None = None  # None: a batch of steps; else which observations are wanted: "none", "last", "all"
+    rollout: str | None = None
     region: Region | None = None
 
     def __len__(self) -> int:
         return len(self.actions)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Work, tuple(self.__dict__.values())  # half the time that a dataclass takes by itself
+        return Work, tuple(self.__dict__.values())  # half the time of a dataclass's own pickling
 
 
 @dataclass
@@ -260,8 +270,8 @@ class Done:
     """The results of a chunk, in columns.
 
     Attributes:
-        failed: the item that raised, and why; those after it were not tried.
-        room: bytes of a region that it takes.
+        failed: the item that raised, and its exception; later items were not tried.
+        room: bytes of a region that the results need.
     """
 
     states: Any = None
@@ -279,18 +289,21 @@ class Done:
         return Done, tuple(self.__dict__.values())  # as above
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Done:
-        """Within one process replies are copied; here only infos and foreign states may be the environment's still."""
+        """Copy infos and foreign states, which the environment may still use.
+
+        A worker in the caller's process copies its replies; the other values are copies already.
+        """
         states = self.states if isinstance(self.states, StateBatch) else copy.deepcopy(self.states, memo)
         return replace(self, states=states, infos=copy.deepcopy(self.infos, memo))
 
 
 def columns(dones: Sequence[Done], with_states: bool) -> tuple[list[Any], ...]:
-    """A batch's result, one list a part, in item order."""
+    """Return a batch's result, one list a part, in item order."""
     return tuple(joined(dones, part) for part in (PARTS if with_states else PARTS[1:]))
 
 
 def joined(dones: Sequence[Done], part: str) -> list[Any]:
-    """One part of a batch's result, in item order."""
+    """Return one part of a batch's result, in item order."""
     return list(chain.from_iterable(map(attrgetter(part), dones)))
 
 
@@ -298,9 +311,9 @@ PARTS = ("states", "observations", "rewards", "terminals", "truncateds", "infos"
 
 
 class Ask:
-    """Operations of the slot. The names are no identifiers, so no method of an environment is hidden.
+    """Operations of the slot. Their names cannot be identifiers, so they hide no method of an environment.
 
-    No enum: one of these is in every request, and a member takes several times as long as text to pickle.
+    They are strings, as one is in every request, and an enum's member takes several times as long to pickle.
     """
 
     GET = "treadle: get attribute"
@@ -309,4 +322,4 @@ class Ask:
 
 
 class Method:
-    """In the place of an attribute that can be called: it stays where it is."""
+    """Stands for an attribute that can be called, which stays in the worker."""

@@ -1,5 +1,4 @@
-"""`VectorizedEnv`, a `PlanEnv` that steps batches on many copies of an environment, and `ParallelEnv`, whose copies are
-worker processes."""
+"""`VectorizedEnv`, a `PlanEnv` that steps batches on copies of an environment, and `ParallelEnv`, with processes."""
 
 from __future__ import annotations
 
@@ -42,25 +41,28 @@ OURS = frozenset(("n_workers", "blocking", "step_timeout", "on_failure", "cluste
 
 
 def refuse_misspelt(face: str, env_class: Callable[..., Any], kwargs: Iterable[str]) -> None:
-    """Raise UsageError, which names `face`, for an argument that would go to the environment and is nearly one of ours,
-    before anything is started. What the environment's class names as an argument of its own is left to it."""
+    """Raise UsageError, which names `face`, for an environment's argument that is almost the name of one of ours.
+
+    This comes before anything is started. Arguments that the environment's class names itself are not refused.
+    """
     own = " (one of the environment's own goes into env_kwargs)" if env_class is GymPlanEnv else ""
     check_not_ours(face, env_class, kwargs, OURS, own)
 
 
 class VectorizedEnv(PlanEnv):
-    """A local environment does everything but batches; copies of it elsewhere do those (a subclass says where).
+    """A `PlanEnv` whose batches run in copies of the environment; a local environment does everything else.
 
-    `reset` and `set_state` put the copies into the same state, `step` does not.
+    Subclasses decide where the copies are. `reset` and `set_state` put the copies into the local environment's state;
+    `step` does not.
 
     Args:
-        env_class: of the environment: `GymPlanEnv`, a `PlanEnv` of yours, or one of plangym's.
+        env_class: of the environment: `GymPlanEnv`, the user's own `PlanEnv`, or one of plangym's.
         name, frameskip, autoreset, delay_setup: for the environment, see `PlanEnv`.
-        n_workers: how many copies.
+        n_workers: the number of copies.
         **kwargs: for the environment.
     """
 
-    # what plangym's environments say of themselves on their class; an object has those of its `env_class`
+    # class attributes of plangym's environments; an object takes those of its `env_class`
     AVAILABLE_OBS_TYPES: ClassVar[Any] = GymPlanEnv.AVAILABLE_OBS_TYPES
     AVAILABLE_RENDER_MODES: ClassVar[Any] = GymPlanEnv.AVAILABLE_RENDER_MODES
     DEFAULT_OBS_TYPE: ClassVar[str] = GymPlanEnv.DEFAULT_OBS_TYPE
@@ -78,22 +80,22 @@ class VectorizedEnv(PlanEnv):
         refuse_misspelt(type(self).__name__, env_class, kwargs)
         self._env_class, self.n_workers, self._env_kwargs = env_class, whole(n_workers, "n_workers"), kwargs
         self._plan_env: Any = None
-        self._closed = False  # only `setup` begins anew then: by mistake, nobody should get new workers
+        self._closed = False  # True: only `setup` starts workers again, so that other calls cannot do so by mistake
         self._named = name
         self._take_flags(env_class)
         text = name if isinstance(name, str) else getattr(name, "id", getattr(name, "__qualname__", str(name)))
         super().__init__(text, frameskip, autoreset, delay_setup)
 
-    # -- what a subclass says ----------------------------------------------------------------------------------------
+    # -- methods for subclasses --------------------------------------------------------------------------------------
 
     def make_transitions(
         self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = None, repeat: int = 1
     ) -> tuple[Any, ...]:
-        """A batch of steps; see `step_batch`."""
+        """Step a batch; see `step_batch`."""
         raise NotImplementedError(f"{type(self).__name__} does not say how to step a batch")
 
     def sync_states(self, state: Any = None) -> None:
-        """Put the copies into a state; None: that of the local environment."""
+        """Put the copies into a state; None: the local environment's state."""
         raise NotImplementedError(f"{type(self).__name__} does not say how to reach its copies")
 
     # -- batches -----------------------------------------------------------------------------------------------------
@@ -105,41 +107,43 @@ class VectorizedEnv(PlanEnv):
 
         Args:
             actions: one for each of n items.
-            states: one for each item. None: the items are dealt to the copies in runs, and within a run each goes on
-                where the one before has ended.
+            states: one for each item. None: each copy gets a run of consecutive items, and within a run each item
+                continues the one before.
             dt: one for all items, or one for each.
-            return_state: return the states that they lead to? None: where states were given.
-            repeat: with states: how many consecutive items begin in the same one; there are n / repeat states.
+            return_state: return the states after the items; None: only if states are given.
+            repeat: with states, the number of consecutive items that begin in the same one; there are n / repeat
+                states.
 
         Returns:
             Lists of n, in the order of the items: (states,) observations, rewards, terminals, truncateds, infos.
 
         Raises:
-            UsageError: naming the item; nothing was sent.
-            TaskRaised, and of the original's type: an environment raised; names the item and the slot, `item` has the
-                former. The workers live, and all other answers have been taken.
-            WorkerDied, WorkerTimeout: `where.item` is what the worker was at. BrokenPool; ClosedPool after `close`.
+            UsageError: the arguments are wrong; the error names the item. Nothing was sent.
+            TaskRaised, and of the original's type: an environment raised. The error names the item, also in `item`, and
+                the slot. The workers go on, and all other answers have been read.
+            WorkerDied, WorkerTimeout: a worker died or was late at the item `where.item`.
+            BrokenPool; ClosedPool after `close`.
         """
         if self._plan_env is None:
-            items_of(actions, states, dt, return_state, repeat)  # before anything is started
+            items_of(actions, states, dt, return_state, repeat)  # check the arguments before anything is started
             self._ready()
-        # the reference's signature has no `repeat`: an override that does not know it must work as it did there
+        # plangym's method has no `repeat`: an override without it must work as it does there
         more = {} if repeat == 1 else {"repeat": repeat}
         return self.make_transitions(actions, states, dt, return_state=return_state, **more)
 
     @staticmethod
     def split_similar_chunks(vector: Any, n_chunks: int) -> list[Any]:
-        """At most n_chunks runs of a sequence, all as long as the first but for the last."""
+        """Return at most n_chunks consecutive parts of a sequence, all of one length but for the last."""
         return [vector[start:end] for start, end in even_chunks(len(vector), n_chunks)]
 
     @classmethod
     def batch_step_data(
         cls, actions: Any, states: Any, dt: Any, batch_size: int
     ) -> tuple[list[Any], list[Any], list[np.ndarray]]:
-        """The chunks of a batch, at most `batch_size` of them, for a `make_transitions` of one's own.
+        """Cut a batch into at most `batch_size` chunks, for a user's own `make_transitions`.
 
-        Returns (chunks of states, chunks of actions, chunks of dts): without states they are lists of None; dts are
-        int64[k]. Raises UsageError naming the item that is wrong.
+        Returns (chunks of states, chunks of actions, chunks of dts). Chunks of missing states are lists of None; dts
+        are int64[k]. Raises UsageError that names the wrong item.
         """
         items = items_of(actions, states, dt, None)
         given = [None] * len(items) if items.states is None else items.states
@@ -149,8 +153,10 @@ class VectorizedEnv(PlanEnv):
 
     @staticmethod
     def unpack_transitions(results: Iterable[tuple[Any, ...]], return_states: bool) -> tuple[list[Any], ...]:
-        """One batch of the chunks' results, each a tuple of lists as `step_batch` returns it; `return_states`: do they
-        begin with states? Raises UsageError for a result of another length."""
+        """Join the chunks' results, each a tuple of lists as `step_batch` returns it.
+
+        `return_states`: True if the tuples begin with states. Raises UsageError for a result of another length.
+        """
         parts: tuple[list[Any], ...] = tuple([] for _ in range(6 if return_states else 5))
         for index, result in enumerate(results):
             if len(result) != len(parts):
@@ -162,7 +168,7 @@ class VectorizedEnv(PlanEnv):
     # -- the local environment ---------------------------------------------------------------------------------------
 
     def create_env_callable(self, **kwargs: Any) -> Callable[[], Any]:
-        """A function that makes a copy of the environment; `kwargs` replace some of its arguments."""
+        """Return a function that makes a copy of the environment; `kwargs` replace some of its arguments."""
         arguments = {
             "name": self._named,
             "frameskip": self.frameskip,
@@ -178,7 +184,7 @@ class VectorizedEnv(PlanEnv):
         self._plan_env = self.create_env_callable(delay_setup=bool(getattr(self._env_class, "SINGLETON", False)))()
         if getattr(self._env_class, "SINGLETON", False):
             self._plan_env.setup()
-        self._take_flags(self._plan_env)  # some say it of an object, by its arguments
+        self._take_flags(self._plan_env)  # some flags depend on the arguments
 
     def _take_flags(self, source: Any) -> None:
         for flag in FLAGS:
@@ -209,7 +215,7 @@ class VectorizedEnv(PlanEnv):
 
     @property
     def gym_env(self) -> Any:
-        """The local environment's Gymnasium environment; None where it has none."""
+        """The local environment's Gymnasium environment; None if it has none."""
         return getattr(self._plan_env, "gym_env", None)
 
     @property
@@ -233,7 +239,7 @@ class VectorizedEnv(PlanEnv):
         return bool(getattr(self._plan_env, "return_image", False))
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute of the local environment."""
+        """Return an attribute of the local environment."""
         local = self.__dict__.get("_plan_env")
         if (said := gone.instead(name)) and not hasattr(local, name):
             raise AttributeError(said)
@@ -242,7 +248,7 @@ class VectorizedEnv(PlanEnv):
         return getattr(local, name)
 
     def seed(self, seed: int | None = None) -> None:
-        """The next reset of the local environment is given this seed, and the copies follow it."""
+        """Use this seed in the local environment's next reset, whose state the copies take over."""
         self._local().seed(seed)
 
     def reset(self, return_state: bool = True) -> Any:
@@ -253,7 +259,7 @@ class VectorizedEnv(PlanEnv):
         return (state, obs, info) if return_state else (obs, info)
 
     def get_state(self) -> Any:
-        """The local environment's."""
+        """Return the local environment's state."""
         return self._local().get_state()
 
     def set_state(self, state: Any) -> None:
@@ -267,19 +273,19 @@ class VectorizedEnv(PlanEnv):
         return self._plan_env.step(action=action, state=state, dt=dt, return_state=return_state)
 
     def step_with_dt(self, action: Any, dt: int = 1) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """The local environment's."""
+        """Call the local environment's `step_with_dt`."""
         return self._local().step_with_dt(action=action, dt=dt)
 
     def sample_action(self) -> Any:
-        """The local environment's."""
+        """Return a valid random action."""
         return self._local().sample_action()
 
     def get_image(self) -> np.ndarray | None:
-        """The local environment's."""
+        """Return a picture of the local environment."""
         return self._local().get_image()
 
     def render(self, mode: str = "human") -> Any:
-        """The local environment's; `mode` is what it was made with."""
+        """Call the local environment's `render`. `mode` is ignored: the environment renders as it was made to."""
         return self._local().render()
 
 
@@ -288,13 +294,14 @@ class ParallelEnv(VectorizedEnv):
 
     Args:
         env_class, name, frameskip, autoreset, delay_setup, n_workers: see `VectorizedEnv`.
-        blocking: have one worker work at a time.
+        blocking: let only one worker work at a time.
         step_timeout: seconds for one chunk of a batch (WorkerTimeout); None: no limit.
-        on_failure: what a worker's death leads to. "raise": the error, and nothing more can be had. "restart": another
-            one is started; a batch with states goes on, one without raises. "drop": as "restart", with one worker less.
-        cluster: have the workers on the nodes of a Ray cluster, a `treadle.Cluster` (see `docs/scaling.md`): each is
-            given a chunk of a batch, with its states, at a time.
-        worker_options: a `treadle.WorkerOptions`: how workers are run.
+        on_failure: the reaction to a worker's death. `"raise"`: raise the error; later calls raise BrokenPool.
+            `"restart"`: start another worker. A batch with states goes on, a batch without states raises. `"drop"`: as
+            "restart", with one worker less.
+        cluster: a `treadle.Cluster`: run the workers on the nodes of a Ray cluster (see `docs/scaling.md`). A worker
+            gets one chunk of a batch at a time, with its states.
+        worker_options: a `treadle.WorkerOptions`.
         **kwargs: for the environment.
     """
 
@@ -328,9 +335,9 @@ class ParallelEnv(VectorizedEnv):
         super().__init__(env_class, name, frameskip, autoreset, delay_setup, n_workers, **kwargs)
 
     def setup(self) -> None:
-        """Start the workers, then make the local environment. Workers from before are ended.
+        """Start the workers, then make the local environment. Earlier workers are ended.
 
-        Raises StartupFailed when a worker cannot build its environment; nothing is left running.
+        Raises StartupFailed if a worker cannot build its environment; all workers are then ended.
         """
         self.close()
         self._workers = workers = Workers(self.create_env_callable(), self.n_workers, **self._pool_options)
@@ -346,7 +353,7 @@ class ParallelEnv(VectorizedEnv):
     def make_transitions(
         self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = None, repeat: int = 1
     ) -> tuple[Any, ...]:
-        """A batch of steps; see `step_batch`."""
+        """Step a batch; see `step_batch`."""
         return self._set_up(self._batch_env).make_transitions(actions, states, dt, return_state, repeat)
 
     def rollout_batch(
@@ -364,11 +371,11 @@ class ParallelEnv(VectorizedEnv):
             states: one for each of n items (or, with `repeat`, for each `repeat` of them).
             action_sequences: one for each item: an array [n, T, ...], or n sequences of any lengths.
             dt: as in `step_batch`.
-            return_state: return the states at the end?
-            observations: None, "last" or "all": which to bring back.
-            repeat: how many consecutive items begin in the same state.
+            return_state: return the states at the end.
+            observations: None, "last" or "all": the observations to return.
+            repeat: the number of consecutive items that begin in the same state.
 
-        Raises: as `step_batch`.
+        Raises: the errors of `step_batch`.
         """
         sequences = as_items(action_sequences, "action_sequences")
         if len(sequences) == 0:
@@ -383,17 +390,19 @@ class ParallelEnv(VectorizedEnv):
         return self._set_up(self._batch_env).rollouts(items, observations)
 
     def sync_states(self, state: Any = None) -> None:
-        """Put all workers' environments into a state; None: the local environment's."""
+        """Put all workers' environments into a state; None: the local environment's state."""
         self._set_up(self._batch_env).sync_states(self.get_state() if state is None else state, blocking=self.blocking)
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on its batches: see `treadle.verdict`."""
+        """The verdict on all batches: see `treadle.verdict`."""
         return self._set_up(self._batch_env).spent.verdict()
 
     def close(self) -> None:
-        """End the workers and close the local environment. Idempotent. Anything but `setup`, which begins anew, raises
-        ClosedPool from now on."""
+        """End the workers and close the local environment. Idempotent.
+
+        `setup` starts workers again; all other calls then raise ClosedPool.
+        """
         self._closed = True
         batch, self._batch_env = self.__dict__.get("_batch_env"), None
         workers, self._workers = self.__dict__.get("_workers"), None
@@ -414,13 +423,13 @@ class ParallelEnv(VectorizedEnv):
 
 
 def make(id: Any, n_workers: int | str | None = None, *, ray: bool = False, **kwargs: Any) -> PlanEnv:
-    """A planning environment.
+    """Make a planning environment.
 
     Args:
-        id: what `GymPlanEnv` takes as its name.
-        n_workers: None: a `GymPlanEnv` in this process. A number: a `ParallelEnv` with so many workers; "auto": as many
-            as there are cores.
-        ray: have the workers on all nodes of a Ray cluster, as `cluster` of `ParallelEnv` does on some.
+        id: the `name` of the `GymPlanEnv`.
+        n_workers: None: a `GymPlanEnv` in this process. A number: a `ParallelEnv` with so many workers. "auto": one
+            worker a core.
+        ray: run the workers on all nodes of a Ray cluster; `cluster` of `ParallelEnv` limits the nodes.
         **kwargs: for `ParallelEnv` and the `GymPlanEnv`.
     """
     if n_workers is None:

@@ -1,4 +1,4 @@
-"""A worker's work on a chunk of a batch, and the program in its slot."""
+"""The worker's side of planning: its work on a chunk of a batch, and the program in its slot."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from treadle.wire.messages import Raised
 
 
 class Room:
-    """A worker's side of a region: where what comes back is put.
+    """A worker's side of a region, which holds the results.
 
     Args:
-        memory: the buffer's.
-        region: the chunk's part of it.
+        memory: of the buffer.
+        region: the chunk's part of the buffer.
     """
 
     def __init__(self, memory: Any, region: Region) -> None:
         self._memory, self._at, self._end = memory, region.start, region.end
         self._rows: LaidRows | None = None
-        self.needed = 0  # bytes that what was asked for takes
+        self.needed = 0  # bytes of all requests, granted or not
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
-        """An array in the region; None when it does not fit. To be asked once."""
+        """Return an array in the region; None if it does not fit. Call it once."""
         nbytes = dtype.itemsize * int(np.prod(shape))
         self.needed += nbytes + ALIGN
         at = -(-self._at // ALIGN) * ALIGN
@@ -58,20 +58,23 @@ class Room:
         return np.ndarray(shape, dtype, self._memory, at)
 
     def observations(self, values: Any) -> Any:
-        """What is sent of observations: where they lie, if they are rows of the array (no list: see `Observations`)."""
+        """Return the message for observations: their place if they are rows of the array, else the values.
+
+        Values that are not rows are a list, see `Observations`.
+        """
         if self._rows is None or not isinstance(values, np.ndarray):
             return values
         return self._rows._replace(shape=values.shape)
 
     def states(self, states: StateBatch) -> LaidStates | None:
-        """Put states into the region; None when they do not fit."""
+        """Copy states into the region and return their place; None if they do not fit."""
         nbytes = sum(map(len, states.data))
         self.needed += nbytes
         return None if self._at + nbytes > self._end else lay(self._memory, self._at, states)
 
 
 def beginnings(work: Work) -> Iterator[Any]:
-    """The state that each item of the chunk begins in; None where it goes on."""
+    """Yield the state that each item of the chunk begins in; None: it continues the one before."""
     if work.states is None:
         return itertools.repeat(None)
     own = iter(work.states)
@@ -85,15 +88,15 @@ def beginnings(work: Work) -> Iterator[Any]:
 
 
 def do_work(env: Any, work: Work, room: Room | None = None, words: Any = None) -> Done:
-    """Have an environment do a chunk, into its `room`. Never raises for what the environment does: see `Done`.
+    """Do a chunk with an environment, with results in `room`. An exception of the environment becomes `Done.failed`.
 
-    `words[ITEM]` says all the while which item it is at.
+    `words[ITEM]` always holds 1 + the number of the present item; 0: none.
     """
     done, began = Done(), perf_counter()
     states: list[Any] = []
     words = [0] * (ITEM + 1) if words is None else words
     words[ITEM] = work.first + 1
-    # the next item says itself where it begins: one reset at the end will do
+    # every item sets its own state, so one reset at the end is enough
     put_off = work.states is not None and getattr(env, "autoreset", False)
     if put_off:
         env.autoreset = False
@@ -101,7 +104,7 @@ def do_work(env: Any, work: Work, room: Room | None = None, words: Any = None) -
     try:
         do = do_steps if work.rollout is None else do_rollouts
         ended = do(env, work, states, done, room, words)
-    except Exception as error:  # noqa: BLE001 - told to the caller, item and all
+    except Exception as error:  # noqa: BLE001 - the caller raises it, with its item
         done.failed = work.first + len(done.infos), Raised.of(error, "step")
     finally:
         words[ITEM] = 0
@@ -120,7 +123,7 @@ def do_work(env: Any, work: Work, room: Room | None = None, words: Any = None) -
 
 
 def do_steps(env: Any, work: Work, states: list[Any], done: Done, room: Room | None, words: Any) -> bool:
-    """Step through a chunk, the states wanted into the list. Returns whether an episode has ended with it."""
+    """Step the items of a chunk; append wanted states to `states`. Return True if the last item ended its episode."""
     wanted, at = work.return_state, work.first + 1
     observations = Observations(len(work), room)
     rewards: list[Any] = []
@@ -140,14 +143,14 @@ def do_steps(env: Any, work: Work, states: list[Any], done: Done, room: Room | N
 
 
 def do_rollouts(env: Any, work: Work, states: list[Any], done: Done, room: Room | None, words: Any) -> bool:
-    """Play each item's actions from its state, until they or the episode end. Returns as `do_steps`."""
+    """Play each item's actions from its state until they, or the episode, end. Returns as `do_steps`."""
     rewards = np.zeros((len(work), max(map(len, work.actions))))
     observations: list[Any] = []
     steps = walking(env, False)
     for actions, state, dt, row in zip(work.actions, beginnings(work), work.dts, rewards):
         shown: list[Any] = []
         length = 0
-        # the item's other actions go on from where the first one has led
+        # only the item's first action begins in the state; the others continue
         begin = chain((state,), itertools.repeat(None))
         words[ITEM] = work.first + len(done.infos) + 1
         for _, observation, reward, terminal, truncated, _info in steps(actions, begin, itertools.repeat(dt)):
@@ -172,7 +175,7 @@ def do_rollouts(env: Any, work: Work, states: list[Any], done: Done, room: Room 
 
 
 def _number(reward: Any) -> Any:
-    """A reward that a float64 can hold. An array would take None for NaN, and "1.5" for a number."""
+    """Return a reward as a float. Raises TypeError for None and text, which an array would take for NaN and numbers."""
     try:
         if isinstance(reward, str | bytes):
             raise TypeError
@@ -182,14 +185,14 @@ def _number(reward: Any) -> Any:
 
 
 def held(value: Any) -> Any:
-    """A copy of the environment's result, which may use its arrays again. Scalars stay what they are."""
+    """Return a copy of the environment's result, whose arrays it may use again. NumPy scalars are not copied."""
     return value if isinstance(value, np.generic) else snapshot(value)
 
 
 class Observations:
-    """Observations of a chunk: rows of one array for as long as they fit (it travels without a copy), else a list.
+    """Observations of a chunk: rows of one array, which travels without a copy, or a list if they do not fit one.
 
-    Arrays of shape () and subclasses of ndarray are no rows: they would come out as scalars, and without what they add.
+    Arrays of shape () and subclasses of ndarray go into a list: as rows they would become scalars, or lose their class.
     """
 
     def __init__(self, count: int, room: Room | None = None) -> None:
@@ -201,7 +204,7 @@ class Observations:
         self._filled = 0
 
     def add(self, value: Any) -> None:
-        """The next one; an array is copied, environments use theirs again."""
+        """Add the next observation. Arrays are copied, as environments reuse theirs."""
         at = self._filled
         if at and type(value) is np.ndarray and value.dtype is self._dtype and value.shape == self._shape:
             self._array[at] = value  # type: ignore[index]  # as there is a dtype
@@ -210,7 +213,7 @@ class Observations:
         self._filled = at + 1
 
     def _add(self, at: int, value: Any) -> None:
-        """The first one, or one that is not obviously like it."""
+        """Add the first observation, or one that differs from the first or needs a closer look."""
         if type(value) is np.ndarray and value.ndim:
             if at == 0 and not value.dtype.hasobject:
                 shape = (self._count, *value.shape)
@@ -230,7 +233,7 @@ class Observations:
 
 
 def stacked(values: list[Any]) -> Any:
-    """One array of arrays that fit together (it travels without a copy), else the list."""
+    """Return one array of arrays with one dtype and shape, which travels without a copy; else return the list."""
     if values and isinstance(values[0], np.ndarray) and not values[0].dtype.hasobject:
         first = values[0]
         if all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values):
@@ -242,7 +245,7 @@ class PlanSlot(Program):
     """Runs one environment with the interface of `PlanEnv`.
 
     Args:
-        constructor: makes it.
+        constructor: makes the environment.
         registrations: of the caller, from `own_registrations`.
     """
 
@@ -251,11 +254,11 @@ class PlanSlot(Program):
         self.env = constructor()
         self.env.reset()
         self._arena: Arena | None = None
-        self._words: Any = None  # where nobody can die alone, nobody reads it
+        self._words: Any = None  # None in the caller's process, where a worker cannot die alone
         self._buffers: dict[int, Any] = {}
 
     def share(self, arena: Arena, words: Any) -> None:
-        """The pool's memory, as this process maps it, and this worker's words in it."""
+        """Keep the pool's memory, as this process maps it, and this worker's words in it."""
         self._arena, self._words = arena, words
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -277,7 +280,7 @@ class PlanSlot(Program):
         return do_work(self.env, work, room, self._words)
 
     def _memory(self, region: Region) -> Any:
-        """The buffer of a region."""
+        """Return the buffer of a region."""
         known = self._buffers.get(region.segment)
         if known is None:
             assert self._arena is not None

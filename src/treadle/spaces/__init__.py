@@ -1,4 +1,4 @@
-"""Spaces: what the values of a Gymnasium space look like in memory, and exact checks of them."""
+"""Spaces: the layout of a Gymnasium space's values in memory, and exact checks of values."""
 
 from treadle.spaces.layout import Layout
 from treadle.spaces.leaves import BatchReader, BatchWriter, Leaf, Mailed, Mismatch, Outline, RowWriter

@@ -1,15 +1,14 @@
-"""Batches of actions: from what a policy hands over to rows in arrays, and from the rows to what environments take.
+"""Batches of actions: from a policy's batch to rows in arrays, and from the rows to the environments' actions.
 
-A batch arrives in one of several forms (`treadle.spaces.Layout.batch_writer` lists them). It is first brought to one
-column per leaf, each an array [n, *shape] or a list of n values; then every column is checked; only then is anything
-written, so a refused batch leaves the last one as it was.
+A batch arrives in one of several forms (`treadle.spaces.Layout.batch_writer` lists them). First it is converted to one
+column per leaf, an array [n, *shape] or a list of n values. Then every column is checked. Only then are arrays written,
+so a refused batch leaves the last one unchanged.
 
-An array of the leaf's own dtype is its column in the arrays, bit for bit. What comes as anything else (another dtype,
-lists) would be changed by being written there, so it also goes by message, as it was given: that is what the
-environment gets, and what Gymnasium's vectors would hand it.
+An array of the leaf's own dtype is written bit for bit. Writing would change a column of another dtype, or a list. So
+such a column also goes by message, unchanged: the environment gets the values that Gymnasium's vectors would pass.
 
-The two commonest action spaces, one Discrete and one Box of floats, have a closure of their own for the array that
-needs no conversion. It accepts or passes on to the general way, which finds the words for what is wrong.
+The two most common action spaces, one Discrete and one Box of floats, have their own closures for arrays that need no
+conversion. A closure accepts a batch, or passes it on to the general writer, which finds the error.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from treadle.spaces.leaves import (
     plan_items,
 )
 
-# Below these a set look-up of every Python int is cheaper than two reductions over the array.
+# Up to these limits a set look-up of every Python int is cheaper than two reductions over the array.
 _FEW_ROWS, _FEW_CHOICES = 32, 1024
 
 
 def _check_arrays(layout: Outline, arrays: Sequence[ndarray | None], n: int | None) -> int:
-    """Raises ValueError unless there is an array [n, *shape] for each fixed leaf; returns n."""
+    """Return n. Raises ValueError unless there is an array [n, *shape] for each fixed leaf, and None for the others."""
     if len(arrays) != len(layout.leaves):
         raise ValueError(f"{len(layout.leaves)} leaves need as many arrays, got {len(arrays)}")
     for leaf, array in zip(layout.leaves, arrays):
@@ -75,7 +74,7 @@ def batch_writer(layout: Outline, arrays: Sequence[ndarray | None], n: int, *, c
         mailed: Mailed = {}
         for index, (array, (values, given)) in enumerate(zip(arrays, checked)):
             if array is not None:
-                with np.errstate(over="ignore"):  # what is too large to be cast goes by message
+                with np.errstate(over="ignore"):  # numbers that are too large to be cast go by message
                     array[...] = values
             if given is not None:
                 mailed[index] = given
@@ -87,7 +86,7 @@ def batch_writer(layout: Outline, arrays: Sequence[ndarray | None], n: int, *, c
 
 
 def _fast_writer(leaf: Leaf, array: ndarray, n: int, general: BatchWriter) -> BatchWriter:
-    """A writer for an array that is right as it is, where the leaf allows a quick proof; else the general one."""
+    """Return a writer with a quick check for arrays that need no conversion; for other leaves the general writer."""
     shape, dtype = array.shape, array.dtype
     if isinstance(leaf.space, gs.Discrete):
         first, count = int(leaf.space.start), int(leaf.space.n)
@@ -128,7 +127,7 @@ def _fast_writer(leaf: Leaf, array: ndarray, n: int, general: BatchWriter) -> Ba
 
 
 def _columns(plan: Plan, value: Any, path: tuple[Any, ...], leaves: Sequence[Leaf], n: int, out: list[Any]) -> None:
-    """Fills ``out`` with one column per leaf: whatever batch the leaf was given, or a list of n values."""
+    """Fill ``out`` with one column per leaf: the leaf's part of the batch as given, or a list of n values."""
     if isinstance(plan, int):
         out[plan] = value
     elif isinstance(value, list) or (isinstance(value, tuple) and isinstance(plan, dict)):
@@ -152,16 +151,16 @@ def _columns(plan: Plan, value: Any, path: tuple[Any, ...], leaves: Sequence[Lea
 
 
 def _indices(plan: Plan) -> list[int]:
-    """The indices of the leaves below a plan, in order."""
+    """Return the indices of the leaves below a plan, in order."""
     if isinstance(plan, int):
         return [plan]
     return [index for _, child in plan_items(plan) for index in _indices(child)]
 
 
 def _checked(leaf: Leaf, column: Any, n: int, cast: bool) -> tuple[Any, Any]:
-    """(numbers [n, *shape] for the leaf's array, what goes by message or None) of a column. Raises Mismatch.
+    """Return (numbers [n, *shape] for the leaf's array, values for the message or None). Raises Mismatch.
 
-    `cast`: nothing of a fixed leaf goes by message, so its numbers must not overflow in its dtype.
+    `cast`: True: a fixed leaf never goes by message, so its numbers must not overflow in its dtype.
     """
     if not leaf.fixed:
         if not isinstance(column, list | tuple) or len(column) != n:
@@ -183,13 +182,13 @@ def _checked(leaf: Leaf, column: Any, n: int, cast: bool) -> tuple[Any, Any]:
     _check_values(leaf, batch, 0)
     if cast:
         return _cast(leaf, batch), None
-    if as_it_is or isinstance(leaf.space, gs.Discrete):  # a Discrete action is an integer, however it came
+    if as_it_is or isinstance(leaf.space, gs.Discrete):  # a Discrete action is an integer in any form
         return batch, None
-    return batch, copy.deepcopy(column)  # the caller may write to its own meanwhile
+    return batch, copy.deepcopy(column)  # the caller may write to its own column meanwhile
 
 
 def _stacked(leaf: Leaf, items: Sequence[Any]) -> ndarray | None:
-    """All items in one array if they are of one kind that needs no look at each; else None."""
+    """Return all items in one array if they are of one type and need no check of each; else None."""
     types = set(map(type, items))
     if types == {ndarray}:
         dtype = items[0].dtype
@@ -198,14 +197,14 @@ def _stacked(leaf: Leaf, items: Sequence[Any]) -> ndarray | None:
     elif leaf.shape == () and len(types) == 1:
         (kind,) = types
         if kind is int or issubclass(kind, np.generic):
-            array = np.array(items)  # object where a Python int has more than 64 bits
+            array = np.array(items)  # dtype object if a Python int has more than 64 bits
             if array.shape == (len(items),) and _dtype_fits(array.dtype, leaf):
                 return array
     return None
 
 
 def _dtype_fits(dtype: np.dtype[Any], leaf: Leaf) -> bool:
-    """Whether numbers of a dtype may be meant for a leaf (integers still have to be in range)."""
+    """Return True if a leaf takes numbers of this dtype (integers must also be in range)."""
     if dtype == leaf.dtype:
         return True
     if leaf.dtype is None:
@@ -216,7 +215,7 @@ def _dtype_fits(dtype: np.dtype[Any], leaf: Leaf) -> bool:
 
 
 def _cast(leaf: Leaf, batch: ndarray) -> ndarray:
-    """A batch in the leaf's dtype. Raises Mismatch for a number that is too large for it."""
+    """Return a batch in the leaf's dtype. Raises Mismatch for a number that is too large for it."""
     with np.errstate(over="ignore"):
         cast: ndarray = batch.astype(leaf.dtype, copy=False)
     if cast.dtype.kind == "f" and cast.dtype != batch.dtype:
@@ -228,7 +227,7 @@ def _cast(leaf: Leaf, batch: ndarray) -> ndarray:
 
 
 def _collected(leaf: Leaf, items: Sequence[Any]) -> ndarray:
-    """Values that are to be looked at one by one, in one array that holds them all. Raises Mismatch."""
+    """Check values one by one and return them in one array. Raises Mismatch."""
     rows = [_converted(leaf, item, row) for row, item in enumerate(items)]
     assert leaf.dtype is not None
     out = np.empty((len(rows), *(leaf.shape or ())), np.result_type(*rows) if leaf.dtype.kind == "f" else leaf.dtype)
@@ -238,7 +237,7 @@ def _collected(leaf: Leaf, items: Sequence[Any]) -> ndarray:
 
 
 def _converted(leaf: Leaf, item: Any, row: int) -> ndarray:
-    """One action's value as an array of the leaf's shape, of a dtype that fits, in range. Raises Mismatch."""
+    """Return one action's value as an array of the leaf's shape, of a dtype that fits, in range. Raises Mismatch."""
     if isinstance(item, ndarray | np.generic):
         array = np.asarray(item)
         fits = _dtype_fits(array.dtype, leaf)
@@ -253,7 +252,7 @@ def _converted(leaf: Leaf, item: Any, row: int) -> ndarray:
 
 
 def _from_python(leaf: Leaf, item: Any) -> tuple[ndarray, bool]:
-    """Python numbers, perhaps in lists, as an array, and whether that is of a kind the leaf takes."""
+    """Return (array of Python numbers, which may be in lists; True if the leaf takes its dtype)."""
     kind = leaf.dtype.kind  # type: ignore[union-attr]  # a fixed leaf has a dtype
     takes = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}.get(kind, "")
     try:
@@ -264,12 +263,12 @@ def _from_python(leaf: Leaf, item: Any) -> tuple[ndarray, bool]:
 
 
 def _bounds(leaf: Leaf, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
-    """The least and the greatest value of an integer leaf (for each element of a MultiDiscrete one); None: any."""
+    """Return the least and the greatest value of an integer leaf, arrays for a MultiDiscrete one; None: no limits."""
     space = leaf.space
     if isinstance(space, gs.Discrete):
         return int(space.start), int(space.start) + int(space.n) - 1
     if isinstance(space, gs.MultiDiscrete):
-        start = np.asarray(space.start, np.int64)  # wide: start + nvec may be more than a small dtype holds
+        start = np.asarray(space.start, np.int64)  # int64, as start + nvec may overflow a small dtype
         return start, start + np.asarray(space.nvec, np.int64) - 1
     if isinstance(space, gs.MultiBinary):
         return 0, 1
@@ -280,7 +279,7 @@ def _bounds(leaf: Leaf, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
 
 
 def _check_values(leaf: Leaf, batch: ndarray, first_row: int) -> None:
-    """Raises Mismatch for the first row of a batch [k, *shape] with NaN, or with an integer out of range."""
+    """Raise Mismatch for the first row of a batch [k, *shape] with NaN, or with an integer out of range."""
     if batch.dtype.kind in "fc":
         bad = np.isnan(batch)
         if bad.any():
@@ -316,7 +315,7 @@ def batch_reader(layout: Outline, arrays: Sequence[ndarray | None], lo: int, hi:
 
     def column_of(index: int, mailed: Mapping[int, Sequence[Any]]) -> list[Any]:
         given, stored = mailed.get(index), columns[index]
-        if given is not None:  # of a fixed leaf a copy, which an environment may write to
+        if given is not None:  # values of a fixed leaf are copied, as an environment may write to them
             return list(given if stored is None else copy.deepcopy(given))
         if stored is None:
             raise ValueError(f"the loose leaf at path {layout.leaves[index].path!r} has no values: they go by message")
@@ -343,7 +342,7 @@ def _column_reader(leaf: Leaf, view: ndarray, numpy_integers: bool) -> Callable[
 
 
 def _assembler(plan: Plan) -> Callable[[list[Any], int], list[Any]]:
-    """A function from columns (one list of ``count`` values per leaf) to ``count`` trees."""
+    """Return a function from columns (one list of ``count`` values per leaf) to ``count`` trees."""
     children = [(child, None if isinstance(child, int) else _assembler(child)) for _, child in plan_items(plan)]
     keys = list(plan) if isinstance(plan, dict) else None
 

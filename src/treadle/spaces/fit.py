@@ -1,11 +1,11 @@
-"""Values that nearly fit a space, and spaces of other libraries: what a sampler takes at its door.
+"""A sampler's check of observations: values that almost fit a space, and spaces of other libraries.
 
-One observation of another shape or type would change what all others are in a batch, or turn them into objects, and a
-learner would never know. So each one is looked at when it comes, before the agent has it, as in the vectors.
+One observation of another shape or type would change the dtype of a whole batch, or turn it into objects, without an
+error. So each observation is checked before the agent gets it, as in the vectors.
 
-A `gymnasium.Env` is taken by its word: shapes, dtypes and keys must be exactly its space's. Environments with the
-sampler's own interface were never held to their dtypes (garage's own return float64 for a float32 space): theirs may
-be floats, or integers, of another width, and are cast to the space's, agent and record alike.
+The shapes, dtypes and keys of a `gymnasium.Env` must be exactly those of its space. Environments with the sampler's own
+interface were never held to their dtypes; garage's own return float64 for a float32 space. Their floats and integers
+may have another width. They are cast to the space's dtype, for the agent and for the record.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from treadle.spaces.leaves import Leaf, Mismatch
 
 
 class Fit:
-    """Called with an observation, returns it as it is to be used. Raises `spaces.Mismatch`.
+    """A callable that checks an observation and returns it, cast if necessary. Raises `spaces.Mismatch`.
 
     Args:
-        space: Gymnasium's, or one that has `spaces`, `n`, or `shape` and `dtype`, as those of gym and akro. What
-            nobody can tell from these is not looked at.
-        exact: are dtypes to be the space's own? Otherwise other widths are cast, where the values fit.
+        space: a Gymnasium space, or one with `spaces`, `n`, or `shape` and `dtype`, as those of gym and akro. Only
+            properties that these attributes define are checked.
+        exact: True: dtypes must be the space's own. False: other widths are cast, if the values fit.
     """
 
     def __init__(self, space: Any, *, exact: bool) -> None:
@@ -64,7 +64,7 @@ def _cast(leaf: Leaf, value: Any) -> Any:
 
 
 def _known(space: Any) -> Space[Any]:
-    """The space, as one of Gymnasium's with the same shapes and dtypes."""
+    """Return a Gymnasium space with the same shapes and dtypes."""
     if isinstance(space, Space):
         return space
     inner, shape = getattr(space, "spaces", None), getattr(space, "shape", None)
@@ -85,9 +85,9 @@ def _known(space: Any) -> Space[Any]:
 
 
 def soft_contains(space: Any, element: Any) -> bool:
-    """Is it in the space, or has it at least as many entries as the space's values have?
+    """Return True if the element is in the space, or has as many entries as a flattened value of the space.
 
-    A value of a Box may so be flat or out of bounds, one of a Discrete one-hot.
+    So a value of a Box may be flat or out of bounds, and a value of a Discrete may be one-hot.
     """
     if isinstance(space, gs.Dict):
         return (
@@ -108,17 +108,17 @@ def soft_contains(space: Any, element: Any) -> bool:
 
 
 def contains(space: Any, element: Any) -> bool:
-    """Is it in the space? Without Gymnasium's warnings, and False for what is no value of any."""
+    """Return True if the element is in the space, without Gymnasium's warnings and errors about other types."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's Box warns about what it casts
         try:
             return bool(space.contains(element))
-        except (TypeError, ValueError, AttributeError):  # not even a value of some space
+        except (TypeError, ValueError, AttributeError):  # an element of a type that the space cannot test
             return False
 
 
 def _entries(space: Any) -> int | None:
-    """How many numbers a flattened value has; None: nobody can tell."""
+    """Return the numbers in a flattened value of the space; None: unknown."""
     flat = getattr(space, "flat_dim", None)
     if flat is not None:
         return int(flat)

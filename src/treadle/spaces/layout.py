@@ -1,17 +1,19 @@
-"""The layout of a space: its outline, with quick ways to write single values and batches of them to arrays, and to
-read them back. What those of batches promise stands here; they are made in `batch`.
+"""The layout of a space: its outline, with fast writers and readers of single values and of batches.
 
-A value is written once per environment step, each leaf in the cheapest way that is still an exact check:
+The contracts of the batch functions are here; `batch` implements them.
 
-- arrays: ``view[:] = array`` on a one-dimensional memoryview of the row. It compares format character, item size and
-  length in C, so uint8, int8 and bool do not pass for one another. It would also take any other buffer (bytes,
-  array.array), so the type is looked at first; with more dimensions the shape as well, and the array is written flat;
-- Discrete: a type look-up, then ``cell[0] = value`` on a memoryview, which refuses what its integer type cannot hold;
-- dtypes a memoryview cannot express (foreign byte order, complex, dates), and shape (): comparing shape and dtype, then
-  an array assignment.
+A value is written once per environment step. Each leaf is written in the cheapest way that is still an exact check:
 
-Whatever does not pass at once (a subclass of dict or ndarray, np.longlong where np.int64 is due, an integer in an array
-of shape ()) gets the slow check, and is written when that finds nothing wrong.
+- Arrays: ``view[:] = array`` on a one-dimensional memoryview of the row. It compares format character, item size and
+  length in C, so uint8, int8 and bool are not confused. It would also accept any other buffer (bytes, array.array), so
+  the type is checked first. If there are more dimensions, the shape is checked, too, and the array is written flat.
+- Discrete: a type look-up, then ``cell[0] = value`` on a memoryview, which refuses values that its integer type cannot
+  hold.
+- Dtypes that a memoryview cannot express (foreign byte order, complex, dates), and shape (): a comparison of shape and
+  dtype, then an array assignment.
+
+Values that fail this check get the slow check, and are written if they pass it. Examples are a subclass of dict or
+ndarray, np.longlong instead of np.int64, and an integer in an array of shape ().
 """
 
 from __future__ import annotations
@@ -28,28 +30,28 @@ from numpy import ndarray
 from treadle.spaces import batch
 from treadle.spaces.leaves import BatchReader, BatchWriter, Leaf, Outline, Plan, RowWriter, describe, plan_items
 
-# Exact types, so that bool (a subclass of int) and np.bool_ are not among them.
+# Exact types, which exclude bool (a subclass of int) and np.bool_.
 _INTEGERS = frozenset({int, *(np.dtype(code).type for code in "bBhHiIlLqQ")})
 
-# What the fast way raises on a value that it does not know: anything of these means "ask the slow check".
+# Exceptions of the fast check for a value that it does not know: the slow check then decides.
 _UNKNOWN = (KeyError, IndexError, TypeError, ValueError, NotImplementedError)
 
 Write = Callable[[Any], None]
 
 
 class Layout(Outline):
-    """How the values of one space are taken apart, checked, stored in rows and put together again."""
+    """Flattens, checks, stores in rows and rebuilds the values of one space."""
 
     def row_writer(self, rows: Sequence[ndarray | None]) -> RowWriter:
-        """A function that checks one value and writes it to ``rows``, bound to them for good.
+        """Return a function that checks one value and writes it to ``rows``, which stay the same for all calls.
 
         Args:
-            rows: for each fixed leaf the array of its shape (for a Discrete leaf one of shape (), which is
-                ``array[i, ...]`` and not ``array[i]``) that the value goes to; None for a loose leaf.
+            rows: for each fixed leaf, the array of its shape that its value goes to; None for a loose leaf. The array
+                of a Discrete leaf has shape (): ``array[i, ...]``, not ``array[i]``.
 
         Returns:
-            ``write(value)``, which returns None, or the list of the loose leaves' values (in the order of ``loose``)
-            when the layout has any. It raises Mismatch and may then leave the rows half written.
+            ``write(value)``, which returns the list of the loose leaves' values (in the order of ``loose``), or None if
+            the layout has no loose leaves. It raises Mismatch and may then leave the rows half written.
 
         Raises:
             ValueError: ``rows`` do not fit the leaves.
@@ -82,7 +84,7 @@ class Layout(Outline):
             return _node_writer(self.plan, self.leaves, rows, slow)
 
         fixed = _node_writer(self.plan, self.leaves, rows, None)
-        # of most it is a key of the value itself
+        # most loose leaves have a path of one key
         getters = [itemgetter(*path) if len(path) == 1 else partial(reduce, getitem, path) for path in loose_paths]
 
         def write(value: Any) -> list[Any] | None:
@@ -95,31 +97,34 @@ class Layout(Outline):
         return write
 
     def batch_writer(self, arrays: Sequence[ndarray | None], n: int, *, cast: bool = False) -> BatchWriter:
-        """A function that checks a batch of n actions and writes it to ``arrays``, bound to them for good.
+        """Return a function that checks a batch of n actions and writes it to ``arrays``, the same for all calls.
 
-        It takes what Gymnasium's vector environments take. For a leaf: an array [n, *shape], or a list or tuple of n
-        values. For a Dict: a dict of batches, or a list or tuple of n dicts. For a Tuple: a *tuple* of batches, or a
-        *list* of n tuples (Gymnasium reads a tuple as batches, whatever its length). For a loose leaf: a list or tuple
-        of n values.
+        It accepts the batches that Gymnasium's vector environments accept:
 
-        Checked before anything is written: the number of actions, shapes, dtypes (integers go to an integer leaf when
-        they fit, numbers of any kind to a float leaf), the range of Discrete, MultiDiscrete and MultiBinary, NaN. The
-        bounds of a Box are not: policies overshoot, and environments clip.
+        - for a leaf: an array [n, *shape], or a list or tuple of n values;
+        - for a Dict: a dict of batches, or a list or tuple of n dicts;
+        - for a Tuple: a *tuple* of batches, or a *list* of n tuples (Gymnasium reads a tuple as batches, whatever its
+          length);
+        - for a loose leaf: a list or tuple of n values.
 
-        What is written is of the leaf's dtype. Where that is not what was given (float64 for a float32 Box, lists), the
-        values are to go by message as well, so that environments get them as Gymnasium's vectors would hand them over:
-        unrounded, a list as a list. Only of a Discrete leaf every action is an integer.
+        Checked before arrays are written: the number of actions, shapes, dtypes, NaN, and the range of Discrete,
+        MultiDiscrete and MultiBinary. An integer leaf takes integers of any dtype that fit, a float leaf numbers of any
+        dtype. The bounds of a Box are not checked: policies overshoot, and environments clip.
+
+        The arrays hold the leaf's dtype. If values are of another type (float64 for a float32 Box, lists), they also go
+        by message. Environments then get them as from Gymnasium's vectors: unrounded, and lists as lists. The actions
+        of a Discrete leaf are integers in any case.
 
         Args:
-            arrays: for each fixed leaf an array [n, *shape] of its dtype; None for a loose one.
-            n: how many actions make a batch, at least 1.
-            cast: what is written is what counts: fixed leaves never go by message, and a number that is too large for
-                their dtype is a Mismatch.
+            arrays: for each fixed leaf an array [n, *shape] of its dtype; None for a loose leaf.
+            n: the number of actions in a batch, at least 1.
+            cast: True: only the arrays count. Fixed leaves never go by message, and a number that is too large for
+                the leaf's dtype is a Mismatch.
 
         Returns:
-            ``write(actions)``, which returns what is to go by message: None, or a batch of n values by the index of its
-            leaf: of every loose leaf, and copies of those of fixed leaves that are not of their dtype as they were
-            given. It raises Mismatch, whose ``row`` is the first bad action.
+            ``write(actions)``, which returns the values for the message: None, or index of a leaf -> n values. These
+            are the values of every loose leaf, and copies of the given values of fixed leaves whose type is not the
+            leaf's dtype. It raises Mismatch, whose ``row`` is the first bad action.
 
         Raises:
             ValueError: ``arrays`` do not fit the leaves, or n is below 1.
@@ -127,17 +132,17 @@ class Layout(Outline):
         return batch.batch_writer(self, arrays, n, cast=cast)
 
     def batch_reader(self, arrays: Sequence[ndarray | None], lo: int, hi: int) -> BatchReader:
-        """A function that reads the actions lo to hi - 1 of a batch, bound to the arrays for good.
+        """Return a function that reads the actions lo to hi - 1 of a batch from the arrays, the same for all calls.
 
         Args:
             arrays: as for `batch_writer`.
             lo: the first action's row.
-            hi: the row after the last one's.
+            hi: the row after the last action's.
 
         Returns:
-            ``read(mailed=None)``: a list of hi - lo actions, each the caller's to keep. A Discrete leaf is a Python
-            int (or NumPy's: ``numpy_integers``), another fixed one a row of a private copy, unless ``mailed`` has its
-            hi - lo values, as it must of every loose leaf: by the index of the leaf.
+            ``read(mailed=None)``, which returns a list of hi - lo actions that the caller may keep. ``mailed`` has the
+            hi - lo values of a leaf by the leaf's index; every loose leaf must be in it. Without mailed values, a
+            Discrete leaf is a Python int (NumPy's with ``numpy_integers``), another fixed leaf a row of a copy.
 
         Raises:
             ValueError: ``arrays`` do not fit the leaves, or lo and hi are not rows of them.
@@ -146,9 +151,9 @@ class Layout(Outline):
 
 
 def flat_view(leaf: Leaf, row: Any) -> Any:
-    """A one-dimensional memoryview that writes the row with an exact check, or None if there can be none.
+    """Return a one-dimensional memoryview that writes the row with an exact check; None if the row allows none.
 
-    Typed Any because an ndarray is a Buffer in the eyes of type checkers from Python 3.12 on only.
+    The type is Any because type checkers count an ndarray as a Buffer only from Python 3.12 on.
     """
     scalar = isinstance(leaf.space, gs.Discrete)
     if not scalar and (row.ndim == 0 or (row.ndim > 1 and not row.flags.c_contiguous)):
@@ -157,19 +162,19 @@ def flat_view(leaf: Leaf, row: Any) -> Any:
         flat = row.reshape(-1)
         view: Any = memoryview(flat)
         if not scalar:
-            view[:] = flat  # some formats can be viewed and not assigned to
+            view[:] = flat  # some formats can be viewed, but not assigned
     except (ValueError, NotImplementedError):  # a dtype that memoryview cannot express
         return None
     return view
 
 
 def _kinds(leaf: Leaf, row: ndarray) -> frozenset[type]:
-    """The exact types whose dtype and shape may be compared with the row's."""
+    """Return the exact types whose dtype and shape may be compared with the row's."""
     return frozenset({ndarray, row.dtype.type} if leaf.shape == () else {ndarray})
 
 
 def _leaf_writer(leaf: Leaf, row: ndarray | None, slow: RowWriter) -> RowWriter:
-    """The writer of a layout that is one leaf."""
+    """Return the writer of a layout that is one leaf."""
     if row is None:
         return lambda value: [value]
     view = flat_view(leaf, row)
@@ -225,9 +230,10 @@ def _leaf_writer(leaf: Leaf, row: ndarray | None, slow: RowWriter) -> RowWriter:
 
 
 def _node_writer(plan: Plan, leaves: Sequence[Leaf], rows: Sequence[ndarray | None], slow: RowWriter | None) -> Write:
-    """The writer of the fixed leaves below a Dict or Tuple: flat loops over what was looked up beforehand.
+    """Return the writer of the fixed leaves below a Dict or Tuple: flat loops over views that are made once.
 
-    What it does not know goes to ``slow``; with no ``slow`` it raises one of _UNKNOWN, for an outer level to catch.
+    Values that it does not know go to ``slow``. Without ``slow``, it raises one of _UNKNOWN, which an outer level
+    catches.
     """
     kind, size, everything = type(plan), len(plan), slice(None)
     vectors: list[tuple[Any, Any]] = []

@@ -1,16 +1,17 @@
-"""From a Gymnasium space to a layout: which leaves there are, what each looks like, and exact checks of values.
+"""The leaves of a Gymnasium space, their dtypes and shapes, and exact checks of values.
 
 A *leaf* is fixed or loose. A fixed leaf (Box, Discrete, MultiBinary, MultiDiscrete) always has the same dtype and
-shape, so it lives in an array with one row per slot. A loose one (Text, Graph, Sequence, OneOf, anything of dtype
-object and every space this module does not know) goes by message. Dict and Tuple only nest.
+shape, so it lives in an array with one row per slot. All others are loose and go by message: Text, Graph, Sequence,
+OneOf, spaces of dtype object, and every space that this module does not know. Dict and Tuple only nest.
 
-Nothing is broadcast and nothing is cast. NumPy would do both without a word (``row[:] = [1.0]`` fills four numbers, a
-float64 of 1e300 becomes an infinite float32), and a learner would never know. So every write is preceded by a check of
-dtype and shape, or *is* one: assigning an array to a one-dimensional memoryview compares format and shape in C and
-refuses everything else, in less time than a comparison in Python takes.
+Values are neither broadcast nor cast. NumPy would do both without an error (``row[:] = [1.0]`` fills four numbers, a
+float64 of 1e300 becomes an infinite float32), and a learner would not notice. So dtype and shape are checked before
+every write, or by the write itself. Assigning an array to a one-dimensional memoryview compares format and shape in C,
+and refuses all other arrays. This takes less time than a comparison in Python.
 
-Checks come in two speeds. The fast one, a closure bound to its rows once, accepts what well-behaved environments return
-and refuses when in doubt; the slow one, `Outline.problem`, decides, and says exactly what is wrong and where.
+There are two checks. The fast one is a closure that is bound to its rows once. It accepts the values of well-behaved
+environments and refuses all doubtful ones. The slow one, `Outline.problem`, decides about these, and finds the error
+and its path.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from gymnasium import spaces as gs
 from treadle.trees import Path
 
 RowWriter = Callable[[Any], "list[Any] | None"]
-Mailed = dict[int, Sequence[Any]]  # what goes by message: the index of a leaf -> a batch of its values
+Mailed = dict[int, Sequence[Any]]  # values that go by message: the index of a leaf -> a batch of its values
 BatchWriter = Callable[[Any], "Mailed | None"]
 BatchReader = Callable[..., "list[Any]"]
 
 
 class Mismatch(ValueError):
-    """A value is not what its space says.
+    """A value does not fit its space.
 
     Attributes:
         path: the keys and indices that lead to the leaf (or to the dict or tuple with the wrong outline).
-        expected: what belongs there, e.g. ``uint8[7, 7, 3]``.
-        got: what was there instead.
-        row: the first bad row of a batch; None where the value is no batch, or the batch as a whole is wrong.
-        name: what the value is called in the message; free to be changed by whoever knows better.
+        expected: a description of the leaf, e.g. ``uint8[7, 7, 3]``.
+        got: a description of the value.
+        row: the first bad row of a batch; None for a single value, or if the batch as a whole is wrong.
+        name: the name of the value in the message; code that catches the error may set a better one.
     """
 
     def __init__(self, path: Path, expected: str, got: str, row: int | None = None, name: str = "observation") -> None:
@@ -63,11 +64,11 @@ class Leaf:
     """One leaf of a space.
 
     Attributes:
-        path: keys of Dicts and indices of Tuples from the root; ``()`` when the space itself is the leaf.
+        path: keys of Dicts and indices of Tuples from the root; ``()`` if the space itself is the leaf.
         space: the leaf's own space.
         dtype: of the array that holds it; None for a loose leaf.
         shape: of one value, ``()`` for Discrete; None for a loose leaf.
-        fixed: whether it has one dtype and shape for ever.
+        fixed: True if all values have one dtype and shape.
         nbytes: bytes of one value; 0 for a loose leaf.
     """
 
@@ -80,7 +81,7 @@ class Leaf:
 
     @staticmethod
     def of(space: gym.Space[Any], path: Path = ()) -> Leaf:
-        """The leaf for a space that does not nest."""
+        """Make the leaf of a space that does not nest."""
         if isinstance(space, gs.Box | gs.Discrete | gs.MultiBinary | gs.MultiDiscrete):
             dtype = np.dtype(space.dtype)
             if not dtype.hasobject:
@@ -89,17 +90,17 @@ class Leaf:
         return Leaf(path, space, None, None, False, 0)
 
     def __str__(self) -> str:
-        """``uint8[7, 7, 3]``; for a loose leaf the name of its space."""
+        """Return a text such as ``uint8[7, 7, 3]``; for a loose leaf, the name of its space."""
         if self.dtype is None or self.shape is None:
             return f"a value of {type(self.space).__name__}"
         return f"{self.dtype}{list(self.shape)}"
 
     def mismatch(self, value: Any) -> tuple[str, str] | None:
-        """What was expected and what was got instead; None if the value may be written as it is.
+        """Return descriptions of the leaf and of the value, (expected, got); None if the value fits.
 
-        A Discrete leaf takes a Python int, a NumPy integer or an integer array of shape () that its dtype can hold, and
-        no bool. Every other fixed leaf takes an array of exactly its dtype and shape, or a NumPy scalar where the shape
-        is (). A loose leaf takes anything: only its space could say more, at a price.
+        A Discrete leaf takes a Python int, a NumPy integer or an integer array of shape () that its dtype can hold, but
+        not a bool. Every other fixed leaf takes an array of exactly its dtype and shape, or a NumPy scalar if the shape
+        is (). A loose leaf takes any value: a check by its space would cost too much.
         """
         if not self.fixed:
             return None
@@ -115,15 +116,17 @@ class Leaf:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is one integer: Python's, NumPy's or an array of shape (); a bool is not."""
+    """Return True for one integer: Python's, NumPy's or an array of shape (); False for a bool."""
     if isinstance(value, np.ndarray):
         return value.shape == () and value.dtype.kind in "iu"
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def describe(value: Any) -> str:
-    """What a value is, in a few words: ``float64[7, 7, 3]``, ``int 5``, ``dict with keys ['a']``; and of a tensor how
-    it becomes an array."""
+    """Describe a value in a few words: ``float64[7, 7, 3]``, ``int 5``, ``dict with keys ['a']``.
+
+    For a tensor, the text says how it becomes an array.
+    """
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, np.generic):
@@ -141,7 +144,7 @@ def describe(value: Any) -> str:
     return f"an object of type {type(value).__module__}.{type(value).__qualname__}{mends}"
 
 
-# How a space nests, as a tree whose leaves are indices into Layout.leaves.
+# The nesting of a space, as a tree whose leaves are indices into Layout.leaves.
 Plan = Any
 
 
@@ -155,7 +158,7 @@ def _plan(space: gym.Space[Any], path: Path, leaves: list[Leaf]) -> Plan:
 
 
 def plan_items(plan: Plan) -> Iterator[tuple[Any, Plan]]:
-    """The (key, plan) pairs of a nested plan."""
+    """Yield the (key, plan) pairs of a nested plan."""
     return iter(plan.items()) if isinstance(plan, dict) else enumerate(plan)
 
 
@@ -166,9 +169,9 @@ def _outline(plan: Plan, leaves: Sequence[Leaf]) -> str:
 
 
 def check_outline(plan: Plan, value: Any, path: Path, leaves: Sequence[Leaf]) -> None:
-    """Raises Mismatch unless a value has the keys, or the length, of a nested plan's own level."""
+    """Raise Mismatch unless a value has the keys, or the length, of a nested plan's own level."""
     if isinstance(plan, tuple):
-        # an environment that returns a list for a Tuple space loses nothing by it
+        # a list for a Tuple space has the same information
         if not isinstance(value, tuple | list) or len(value) != len(plan):
             raise Mismatch(path, _outline(plan, leaves), describe(value))
         return
@@ -183,7 +186,7 @@ def check_outline(plan: Plan, value: Any, path: Path, leaves: Sequence[Leaf]) ->
 
 
 def flatten(plan: Plan, value: Any, path: Path, leaves: Sequence[Leaf], out: list[Any]) -> None:
-    """Appends the leaves of a value to ``out``, or raises Mismatch where it nests in another way than the plan."""
+    """Append the leaves of a value to ``out``. Raises Mismatch if it nests in another way than the plan."""
     if isinstance(plan, int):
         out.append(value)
         return
@@ -193,7 +196,7 @@ def flatten(plan: Plan, value: Any, path: Path, leaves: Sequence[Leaf], out: lis
 
 
 def unflatten(plan: Plan, values: Sequence[Any]) -> Any:
-    """The tree of one value per leaf; the inverse of `flatten`."""
+    """Return the tree of one value per leaf; the inverse of `flatten`."""
     if isinstance(plan, int):
         return values[plan]
     if isinstance(plan, dict):
@@ -202,17 +205,17 @@ def unflatten(plan: Plan, values: Sequence[Any]) -> Any:
 
 
 class Outline:
-    """How the values of one space are taken apart, checked and put together again.
+    """Flattens, checks and rebuilds the values of one space.
 
     Attributes:
-        space: the space it was made from.
+        space: the space that it was made from.
         leaves: the leaves, depth first; a Dict's in the order of ``space.spaces``.
         fixed: indices into ``leaves`` of those with one dtype and shape.
         loose: indices of the others, which go by message.
         scalars: indices of the fixed ones of shape ().
-        plan: how the space nests: nested dicts and tuples whose leaves are indices into ``leaves``.
+        plan: the nesting of the space: nested dicts and tuples whose leaves are indices into ``leaves``.
         row_nbytes: bytes of the fixed leaves of one value, without padding.
-        numpy_integers: are actions of Discrete leaves read as NumPy's integers, and not as Python's? May be set.
+        numpy_integers: True: actions of Discrete leaves are read as NumPy integers. False: as Python's. May be set.
     """
 
     numpy_integers = False
@@ -229,7 +232,7 @@ class Outline:
 
     @classmethod
     def of(cls, space: gym.Space[Any]) -> Self:
-        """The layout of a space."""
+        """Return the layout of a space."""
         return cls(space)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -239,7 +242,7 @@ class Outline:
         return f"{type(self).__name__}({self.space!r})"
 
     def flatten(self, value: Any) -> list[Any]:
-        """The leaves of a value in the order of ``leaves``, unchecked.
+        """Return the leaves of a value in the order of ``leaves``, without checks of the leaves.
 
         Raises:
             Mismatch: the value nests in another way than the space: a missing or extra key, another length.
@@ -249,12 +252,15 @@ class Outline:
         return out
 
     def unflatten(self, values: Sequence[Any]) -> Any:
-        """The tree (dicts and tuples, as the space nests) of one value per leaf; the inverse of `flatten`."""
+        """Return the tree (dicts and tuples, as the space nests) of one value per leaf; the inverse of `flatten`."""
         return unflatten(self.plan, values)
 
     def untold(self, value: Any, loose: Sequence[Any] | None) -> dict[int, Any] | None:
-        """What of a value a row does not tell, by the index of the leaf: the `loose` leaves' values, and scalars that
-        are of another type than the NumPy scalars of a row (Python's int, an array of shape ())."""
+        """Return the parts of a value that a row cannot hold, by the index of the leaf; None if there are none.
+
+        These are the `loose` leaves' values, and scalars of another type than the row's NumPy scalars (a Python int, an
+        array of shape ()).
+        """
         told = dict(zip(self.loose, loose or ()))
         if self.scalars:
             values = self.flatten(value)
@@ -264,9 +270,9 @@ class Outline:
         return told or None
 
     def problem(self, value: Any) -> Mismatch | None:
-        """The first thing wrong with a value, or None: the complete check, see `Leaf.mismatch` for its rules.
+        """Return the first mismatch of a value, or None. This is the complete check, by the rules of `Leaf.mismatch`.
 
-        Bounds are not checked, nor what loose leaves hold.
+        Bounds and the values of loose leaves are not checked.
         """
         try:
             values = self.flatten(value)
