@@ -53,7 +53,7 @@ def run(options: Collect) -> int:
 
 
 def _left(stored: Stored, forced: bool, more: str = "") -> str:
-    """What a stopped run leaves. `more`: the option that --resume needs besides."""
+    """Return what a stopped run leaves. `more`: the option that --resume needs besides."""
     if not stored.finished:
         return "no episode was finished"
     many = f"{stored.finished:,} finished episode{'s are' if stored.finished > 1 else ' is'} kept in {stored.directory}"

@@ -17,18 +17,19 @@ class Merge(Command):
 
       treadle dataset merge part0 part1 part2 part3 --out pong
 
-    The files are those of a run without --shard, but for times in the summary; DIR can be resumed like any other. A
-    shard that is missing, there twice, unfinished, damaged or of another run is named, and nothing is done. With
-    --allow-missing the rest is put together (an allocation is spent, say): the table and summary.json say what is
-    missing, the hash ends with "-incomplete", and the run's command, without --shard, makes it with --resume --out DIR.
+    The files are those of a run without --shard, but for times in the summary. DIR can be resumed like any other. A
+    shard that is missing, named twice, unfinished, damaged or of another run is an error, and nothing is written. With
+    --allow-missing the others are put together (an allocation is spent, say). The table and summary.json then list
+    the missing episodes, and the hash ends with "-incomplete". The run's command, without --shard and with --resume
+    --out DIR, makes them.
 
     Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
 
     Attributes:
         shards: The directories of all shards.
-        out: Where to; the directory of the whole run.
+        out: The directory of the whole run.
         allow_missing: Go on without shards that are missing, and with the finished episodes of unfinished ones.
-        force: Replace what is in DIR.
+        force: Replace the contents of DIR.
         quiet: Only warnings and errors.
     """
 
@@ -41,16 +42,16 @@ class Merge(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Info(Command):
-    """Show what a run is, also a shard or one that is not finished, and what its closing table said.
+    """Show a run and its closing table, also of a shard or an unfinished run.
 
       treadle dataset info out
 
-    Of an unfinished run it says how many episodes there are, left out and damaged. It changes and locks nothing.
+    Of an unfinished run it shows how many episodes are finished, left out and damaged. It changes and locks nothing.
 
     Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
 
     Attributes:
-        source: What was --out of treadle collect.
+        source: The directory that treadle collect had as --out.
     """
 
     source: Path = typed(MISSING, "DIR", position=True)
@@ -62,8 +63,8 @@ class Verify(Info):
 
       treadle dataset verify out
 
-    Every episode is read, also those of an unfinished run. A digest that was changed together with its data tells
-    nothing: this finds accidents, not forgery.
+    Every episode is read, also those of an unfinished run. The command finds accidents, not
+    forgery: a digest may be changed together with its data.
 
     Exit codes: 0 all is as it was written, 1 something is not, 2 wrong command, 130 Ctrl-C.
 

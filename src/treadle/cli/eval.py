@@ -66,13 +66,13 @@ def _play(options: Eval, policy: str, command: str, control: bool = False) -> Ev
 
 
 def _without_timings(told: dict[str, Any]) -> dict[str, Any]:
-    """What follows from the command alone, and is the same every time."""
+    """Return what the command alone decides, which is the same every time."""
     kept = {name: value for name, value in told.items() if name not in ("inference", "verdict")}
     return {name: _without_timings(value) if isinstance(value, dict) else value for name, value in kept.items()}
 
 
 def _show_part(options: Eval, result: Evaluation | None) -> None:
-    """What was finished of a run that was ended, and how it goes on."""
+    """Print the finished part of a run that was ended, and how to continue it."""
     if options.report and options.out and result is not None:
         beside(options.out)
     if options.json:

@@ -1,4 +1,4 @@
-"""What a person is told when a command fails: one clear line, and an exit code."""
+"""Failures of commands: one clear line, and an exit code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Lines(logging.Handler):
 
 
 def guarded(command: Callable[[], int], *, debug: bool) -> int:
-    """Run a command; its exit code, or that of what it raised, which is told."""
+    """Run a command and return its exit code; print an exception as one line, and return its code."""
     log, handler = logging.getLogger("treadle"), _Lines(logging.WARNING)
     log.addHandler(handler)
     form = warnings.formatwarning
@@ -92,8 +92,8 @@ def tell(error: Exception, *, debug: bool) -> None:
 
 
 def _how_to_replay(error: Exception) -> str:
-    """Of an error that can be replayed: with which command. What no run's directory has is saved in a temporary one,
-    where the latest `KEPT` are."""
+    """Return the command that replays an error. A failure without a run's directory is saved in a temporary folder,
+    which keeps the latest `KEPT`."""
     repro = getattr(error, "repro", None)
     if repro is None:
         return ""
@@ -108,7 +108,7 @@ def _how_to_replay(error: Exception) -> str:
 
 
 def _temporary() -> Path:
-    """This user's folder for failures: one that is there, and nobody else's, or a new one."""
+    """Return this user's folder for failures: a new one if another user owns the usual one or may write there."""
     folder = Path(tempfile.gettempdir()) / f"treadle-failures-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     about = folder.lstat()
@@ -123,7 +123,7 @@ def _print_remote(error: BaseException) -> None:
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """What to say of an error, and the exit code."""
+    """Return the text and the exit code of an error."""
     if isinstance(error, StartupFailed):
         return _of_startup(error)
     if isinstance(error, UsageError):

@@ -1,5 +1,5 @@
-"""The command `treadle`: makes commands of the classes in `options.py`. What each does is in one file per command. The
-only file that imports typer.
+"""The command `treadle`: makes commands of the classes in `options.py`. Each command runs in a file of its own. No
+other file imports typer.
 
 Exit codes: 0 all went well; 1 the run failed; 2 the command was wrong (nothing was done); 130 Ctrl-C or SIGTERM.
 """
@@ -166,7 +166,7 @@ def _default(each: Field[Any]) -> Any:
 
 
 def _parameter(typer: Any, each: Field[Any], hint: Any, said: str) -> Any:
-    """What typer is told of a field, whose type is `hint`."""
+    """Return typer's parameter of a field, whose type is `hint`."""
     about = each.metadata
 
     def path(text: str) -> Path:

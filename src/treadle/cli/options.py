@@ -1,10 +1,10 @@
-"""What can be typed: each command's options once, with their help, and what they mean to the library.
+"""The commands' options: each once, with its help and its meaning to the library.
 
 A command is a dataclass. Its fields are its arguments and options, under their own names (`max_episode_steps` is
---max-episode-steps), and its docstring is what `--help` says, of each of them under "Attributes:"; `main.py` makes the
-commands of them. Combinations that make no sense are the library's to refuse.
+--max-episode-steps). Its docstring is the text of `--help`, with a field's help under "Attributes:". `main.py` makes
+the commands of these classes. The library refuses combinations that make no sense.
 
-What needs NumPy or Gymnasium is imported where it is used: `treadle --help` needs neither.
+Functions import NumPy and Gymnasium where they need them: `treadle --help` needs neither.
 """
 # ruff: noqa: RUF009 - `typed` makes a field
 
@@ -23,7 +23,7 @@ from treadle.errors import UsageError
 
 POLICY = "random|module:attr|file.py:attr|model.zip"
 
-# what `--help` shows together, of commands that play: title -> fields; others have one list
+# the panels of `--help`, of commands that play: title -> fields; other commands have one list
 PANELS = {
     "What to play": ("env", "env_kwargs", "max_episode_steps", "reset_options", "fresh_env", "seed", "success_key"),
     "How many": ("episodes", "steps", "keep", "kept", "shard"),
@@ -42,16 +42,16 @@ def typed(default: Any, metavar: str | None = None, **about: Any) -> Any:
     Args:
         default: MISSING: it must be given.
         metavar: what stands for its value in `--help`.
-        about: `name`: how it is typed, where not by the field's name. `position`: is it an argument, and no option?
-            `shown`: what `--help` says of the default. `means`: its `Meaning`, which raises UsageError; None: the
-            library does not get it. `argument`: the library's name for it. `least`: the least number that it takes.
+        about: `name`: how it is typed, where not by the field's name. `position`: True of an argument, False of an
+            option. `shown`: the default as `--help` shows it. `means`: its `Meaning`, which raises UsageError; with
+            None the library does not get it. `argument`: the library's name for it. `least`: its least number.
     """
     kind = "default_factory" if default is list else "default"
     return field(**{kind: default, "metadata": {"metavar": metavar, **about}})
 
 
 def help_of(command: type) -> tuple[str, dict[str, str]]:
-    """What `--help` says of a command, and of each of its fields, as docstrings have it."""
+    """Return the help of a command, and of each of its fields, from docstrings."""
     said: dict[str, str] = {}
     for kind in command.__mro__:
         _, _, fields = (inspect.getdoc(kind) or "").partition("\n\nAttributes:\n")
@@ -61,12 +61,12 @@ def help_of(command: type) -> tuple[str, dict[str, str]]:
 
 
 def option_name(name: str, about: Any) -> str:
-    """How a field is typed."""
+    """Return the name of a field's option."""
     return about.get("name") or f"--{name.replace('_', '-')}"
 
 
 def workers(name: str, text: str) -> int | str:
-    """A number of workers, or "auto", which is the library's to refuse."""
+    """Return a number of workers, or the text as it is ("auto"): the library refuses other text."""
     return int(text) if text.lstrip("-").isdecimal() else text
 
 
@@ -74,7 +74,7 @@ def amount(name: str, text: str | None) -> int | float | None:
     """A number, or a share of all: "7", "5%"."""
     if text is None:
         return None
-    with contextlib.suppress(ValueError):  # told below
+    with contextlib.suppress(ValueError):  # refused below
         if not text.endswith("%"):
             count = int(text)
             if count >= 0:
@@ -96,7 +96,7 @@ def json_object(name: str, text: str) -> dict[str, Any]:
 
 
 def reference(name: str, text: str | None) -> Any:
-    """What "module:attribute" or "file.py:attribute" names, or None."""
+    """Return the object that "module:attribute" or "file.py:attribute" names, or None."""
     from treadle.sample.named import Named
 
     if text is None:
@@ -108,7 +108,7 @@ def reference(name: str, text: str | None) -> Any:
 
 
 def indices(name: str, text: str) -> tuple[int, ...]:
-    """Numbers with commas between them."""
+    """Return numbers that are separated by commas."""
     if not re.fullmatch(r"(\d+(,\d+)*)?", text):
         raise UsageError(f"{name} takes numbers of episodes such as 4,17, got {text!r}")
     return tuple(map(int, filter(None, text.split(","))))
@@ -122,17 +122,17 @@ def environment(name: str, text: str) -> Any:
 
 
 def suite(name: str, text: str) -> Any:
-    """One environment, or several with commas between them."""
+    """Return one environment, or a dict of several that are separated by commas."""
     names = [each.strip() for each in text.split(",") if each.strip()]
     return {each: environment(name, each) for each in names} if "," in text else environment(name, text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What all commands take.
+    """The options of all commands.
 
     Attributes:
-        words: All that was typed.
+        words: The whole command line.
         json: Print the result as JSON, and nothing else, to stdout.
         debug: Show whole tracebacks.
     """
@@ -142,7 +142,7 @@ class Command:
     debug: bool = typed(False, means=None)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of the library's function. Raises UsageError for what cannot be meant."""
+        """Return the arguments of the library's function. Raises UsageError for a wrong value."""
         found = {}
         for each in fields(self):
             about, value = each.metadata, getattr(self, each.name)
@@ -154,11 +154,11 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvCommand(Command):
-    """What all commands take that build an environment.
+    """The options of all commands that build an environment.
 
     Attributes:
-        env: Which environment; see above.
-        seed: Decides everything random in the run; see above.
+        env: The environment; see above.
+        seed: Seeds everything random in the run; see above.
         env_kwargs: Arguments for the environment, such as '{"frameskip": 1}'.
     """
 
@@ -169,26 +169,26 @@ class EnvCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class PlayCommand(EnvCommand):
-    """What all commands take that play episodes.
+    """The options of all commands that play episodes.
 
     Attributes:
-        policy: Who acts: a function of a batch of observations, an object with predict, get_action or get_actions,
-            a class or function that makes one, or a model that Stable-Baselines3 has saved.
-        workers: Processes; auto: one a core, more where environments wait. No more than episodes.
+        policy: A function of a batch of observations; an object with predict, get_action or get_actions; a class or
+            function that makes one; or a model that Stable-Baselines3 has saved.
+        workers: Processes; auto: one a core, more where environments wait. At most one an episode.
         max_episode_steps: Cut longer episodes (truncated).
         fresh_env: Build a new environment for every episode.
-        step_timeout: Replace a worker in which no step or reset comes to its end for so long, and make its episode
-            again; the third time on one episode ends the run. Without it one warning is given, after a minute.
-        inference: Who asks the policy: each worker for its own environments, this process for all that are ready,
-            or (with --nodes) each node; see above.
-        num_envs: Environments that are played at a time, by all workers.
-        pad_to: Ask with exactly K rows, the last of them copies where fewer are ready. In the workers each plays K
+        step_timeout: Replace a worker when its step or reset takes longer, and play its episode again. The third
+            time on one episode ends the run. Without this option one warning appears after a minute.
+        inference: Where the policy is asked: in each worker for its own environments, in this process for all that
+            are ready, or (with --nodes) once on each node; see above.
+        num_envs: Environments played at a time, by all workers together.
+        pad_to: Ask the policy with exactly K rows; copies fill a batch with fewer. Each worker then plays K
             environments.
         nodes: Play on N nodes of a Ray cluster, with a pool of workers on each; the episodes stay the same. The
-            environment variable RAY_ADDRESS says where it is; without it there is one on this machine, for the run.
+            environment variable RAY_ADDRESS names the cluster; without it the run starts one on this machine.
         quiet: Only warnings and errors.
-        trace: Write when each worker steps, resets, asks and waits, for https://ui.perfetto.dev; .gz compresses. It
-            has the last 100,000 events of each.
+        trace: Write the time of each step, reset, policy call and wait, for https://ui.perfetto.dev; .gz compresses.
+            The file has the last 100,000 events of each worker.
     """
 
     policy: str = typed("random", POLICY)
@@ -209,7 +209,7 @@ class PlayCommand(EnvCommand):
     trace: Path | None = typed(None, "FILE", means=None)
 
     def arguments(self) -> dict[str, Any]:
-        """With those of the policy and of the cluster in their objects, and all ways to go on in one."""
+        """Return them with an `Inference`, a `Cluster`, and one `resume` for all ways to go on."""
         from treadle.nodes.placing import Cluster
         from treadle.play.recipe import Inference
 
@@ -242,55 +242,52 @@ class Collect(PlayCommand):
 
       treadle collect Hopper-v5 --episodes 100 --policy my_policy.py:load_ppo --out hopper --resume
 
-    ENV is an id that Gymnasium knows (packages behind ALE/, MiniGrid- and BabyAI- are imported by themselves),
-    "module:Id", or a function that returns an environment: "module:make_env" or "file.py:make_env".
+    ENV is an id that Gymnasium knows, "module:Id", or a function that returns an environment: "module:make_env" or
+    "file.py:make_env". The packages behind ALE/, MiniGrid- and BabyAI- are imported automatically.
 
-    THE SEED. Episode i is made from (seed, i) alone: the environment's reset, the policy's randomness, and the
-    worker's random, numpy and torch generators. So the same command gives the same episodes in the same order, with
-    any number of workers, on a busy or an idle machine, also when a worker died or the run was resumed. Episodes
-    are taken by their index, never because they were ready first, so short ones are not over-represented.
+    THE SEED. (seed, i) alone decides episode i: it seeds the environment's reset, the policy, and the worker's
+    random, numpy and torch generators. So a command always gives the same episodes in the same order, with any number
+    of workers, on a busy machine, after a worker's death or --resume. Episodes are taken by their index
+    and not in order of arrival, so short episodes are not over-represented.
 
-    MORE ENVIRONMENTS THAN WORKERS. With --workers W --num-envs N each worker plays K = N / W environments, and the
+    MORE ENVIRONMENTS THAN WORKERS. With --workers W --num-envs N each worker plays K = N / W environments. The
     policy is asked with batches of exactly K rows; rows without an episode hold copies. Environments, random policies
-    and policies that take rng still repeat exactly. A network in float32 gives rows that differ in the last bits
-    between batch sizes, so K is part of what decides the data; global generators (random, np.random) are shared by
-    the K episodes that a worker plays, so a policy that uses them does not repeat when K > 1.
+    and policies that take rng still repeat exactly. Rows of a float32 network differ in their last bits between batch
+    sizes, so the data depends on K. The K episodes of a worker share the global generators (random, np.random): a
+    policy that uses them does not repeat when K > 1.
 
-    ONE POLICY FOR ALL. A policy that says `batched = True` (a large network, one on a GPU) is asked in this
-    process, about all environments that are ready at a time: --inference caller, --num-envs 32. Nobody waits for
-    the longest episode: a slot whose episode has ended begins the next one. Episodes are the same for any number of
-    environments as long as a row's action does not depend on the rows beside it; for networks in float32 that takes
-    --pad-to 8 or a multiple of it.
+    ONE POLICY FOR ALL. A policy with `batched = True` (a large network, one on a GPU) is asked in this process. Each
+    call has all environments that are ready: --inference caller, --num-envs 32. A slot whose episode has ended begins
+    the next one at once. The episodes do not depend on the number of environments if a row's action does not depend on
+    the other rows. A float32 network needs --pad-to 8 or a multiple of it for that.
 
-    STOPPING. Every finished episode is on disk at once. Ctrl-C (or SIGTERM) merges those from the first to the
-    first one missing and says how many; --resume continues, also after a crash or kill -9, and ends with the same
-    bytes. With more --episodes or --steps it makes a run larger, also a complete one.
+    STOPPING. Every finished episode is on disk at once. Ctrl-C (or SIGTERM) merges the episodes before the first
+    missing one and prints their number. The option --resume continues, also after a crash or kill -9, and ends with the
+    same bytes. With more --episodes or --steps it extends a run, also a complete one.
 
-    EPISODES THAT FAIL. An episode that raises in its reset or step, or costs three fresh workers their lives
-    or their time (--step-timeout), ends the run, or with --on-error skip is left out: the dataset has the others,
-    numbered without gaps, and the closing table and summary.json say which are missing and why. What raises is
-    tried once more in a new environment first. More than --max-skipped of them, or all of the first ten, end the
-    run; so does, always, what a policy or a constructor raises. --resume leaves out what was left out; with
-    --retry-skipped it tries again.
+    EPISODES THAT FAIL. An episode fails when its reset or step raises in two environments, the second a new one. It
+    also fails when it kills three fresh workers or exceeds --step-timeout in them. It ends the run; --on-error skip
+    leaves it out. The dataset numbers the others without gaps; the closing table and summary.json list the failures
+    with their causes. More failures than --max-skipped, or ten from the first episode on, end the run. An exception of
+    a policy or of a constructor always ends it. --resume skips the same episodes; --retry-skipped tries them again.
 
     Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
 
     Attributes:
-        episodes: How many.
-        steps: Instead: the fewest episodes, from the first one on, that have so many steps together.
+        episodes: Number of episodes.
+        steps: In their place: the fewest first episodes that have N steps together.
         keep: Store only episodes that qualify: 'success and length<50', or module:attr, a function of an Episode.
         kept: With --keep: the first N, of at most --episodes. Without those the run fails after 100 N, at least 1,000.
-        out: Where to; one run a directory.
-        name: Of the dataset, which Minari loads as treadle/NAME. A run that is resumed keeps its name.
-        force: Replace what is in DIR.
-        resume: Continue the run in DIR, or make it larger; begins it if there is none, does nothing if it is
-            complete.
-        verify: Make K random episodes again, in fresh environments, and warn if one differs; with --resume also of a
-            run that is complete.
+        out: Directory of the run.
+        name: Name of the dataset, which Minari loads as treadle/NAME. A resumed run keeps its name.
+        force: Replace the contents of DIR.
+        resume: Continue or extend the run in DIR. Without a run there, begin one; with a complete one, do nothing.
+        verify: Play K random episodes again in fresh environments, and warn if one differs; with --resume also of a
+            complete run.
         no_infos: Leave the step infos out.
-        on_error: What becomes of the run when an episode fails in its reset or step; see above.
+        on_error: When an episode fails in its reset or step: end the run, or leave it out; see above.
         max_skipped: Fail when more are left out.
-        retry_skipped: Continue as --resume does, and try again what was left out.
+        retry_skipped: Continue as --resume does, and try again the episodes that were left out.
         shard: Make only the episodes I, I + N, I + 2N, ...: treadle dataset merge puts the shards together.
         report: Write DIR/report.html at the end; see treadle report --help.
     """
@@ -309,7 +306,7 @@ class Collect(PlayCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class Eval(PlayCommand):
-    """Play whole episodes and say how good a policy is, or which of two is better.
+    """Play whole episodes and score a policy, or compare two.
 
       treadle eval CartPole-v1 --policy my_policy.py:act
 
@@ -317,34 +314,33 @@ class Eval(PlayCommand):
 
       treadle eval lift.py:Lift,lift.py:Stack --policy my_policy.py:Policy --num-envs 32
 
-    Prints the mean return with its 95% bootstrap interval, the rate of success with Wilson's where environments
-    tell of it (is_success or success in an episode's last info, or --success-key), and a table of episodes. With
-    --against both policies play the same episodes (the same seeds), and the difference is given with its interval
-    over the pairs. Several ENVs with commas between them are tasks of one run, --episodes of each, and each has a
-    line of its own. The result is the same for any number of workers. Where a network's rows depend on one another in
-    their last bits, a line says so and names --pad-to 8. ENV, --policy and the seed are explained in: treadle collect
-    --help.
+    The result is the mean return with its 95% bootstrap interval, the rate of success with Wilson's interval, and a
+    table of episodes. Success is is_success or success in an episode's last info, or --success-key. With --against
+    both policies play the same episodes (the same seeds), and the difference has its interval over the pairs.
+    Several ENVs, separated by commas, are tasks of one run: --episodes of each, and a line of its own for each. The
+    result is the same for any number of workers. Where a network's rows depend on one another in their last bits, a
+    line says so and names --pad-to 8. For ENV, --policy and the seed see: treadle collect --help.
 
       treadle eval reach.py:make --out result --on-error skip
 
-    KEPT. With --out every finished episode is a line of DIR/episodes.jsonl at once, and what it can be replayed from
-    is on disk, without its policy; --resume continues, also after a crash or kill -9, and ends with the same result.
-    Whatever ends a run, what was finished is printed.
+    KEPT. With --out every finished episode is a line of DIR/episodes.jsonl at once, and its actions are on disk: it can
+    be replayed without its policy. The option --resume continues, also after a crash or kill -9, and ends with the same
+    result. However a run ends, its finished episodes are printed.
 
     Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
 
     Attributes:
-        env: Which environment, or several; see above.
-        reset_options: A function: the reset options of episode i, such as its initial state.
+        env: One environment, or several; see above.
+        reset_options: A function of i that returns the reset options of episode i, such as its initial state.
         against: A second policy, on the same episodes.
-        episodes: How many.
-        success_key: What of an episode's last info says whether it was a success.
+        episodes: Number of episodes.
+        success_key: Key of an episode's last info whose value is its success.
         stochastic: Draw a model's actions; without it a model of SB3 gives its best ones.
-        out: Keep the evaluation there; one a directory.
-        force: Replace what is in DIR.
-        resume: Continue the evaluation in DIR, or make it larger; begins it if there is none.
+        out: Directory of the evaluation.
+        force: Replace the contents of DIR.
+        resume: Continue or extend the evaluation in DIR; without one there, begin it.
         verify: With --out: play K random episodes again, and say whether one differs.
-        on_error: What becomes of the run when an episode fails in its reset or step; see treadle collect --help.
+        on_error: When an episode fails in its reset or step: end the run, or leave it out; see treadle collect --help.
         max_skipped: Fail when more are left out.
         report: With --out: write DIR/report.html at the end; see treadle report --help.
         quiet: No progress and no table of episodes.
@@ -372,39 +368,38 @@ class Replay(Command):
 
       treadle replay data --best 2 --worst 2 --failed 3 --episodes 4,17 --render films
 
-    The environment is built in this process, from the same seeds, and given the same actions; where none were
-    recorded (the worker died) the policy is asked again. What it raises is shown with its own frames. A death is
-    replayed in a process of its own and its last line shown; a step that hangs is stopped after the limit of the
-    run (--timeout). Rewards, ends and observations are compared with what was recorded on the way: the first step
-    and field that differ are told.
+    The environment is built in this process, from the same seeds, and takes the same actions. Where no actions were
+    recorded (the worker died) the policy is asked again. An exception is shown with its own frames. A death is
+    replayed in a process of its own, and its last line is shown. A step that hangs is stopped after the limit of the
+    run (--timeout). Rewards, ends and observations are compared with the recorded ones, and the first step and field
+    that differ are printed.
 
-    FILMS. With --best, --worst, --failed or --episodes the episodes of a run are chosen by their results, played
-    again in processes of their own and rendered off-screen, each into a film of its own in the folder --render
-    (default: DIR/films): an .mp4, or without treadle[video] an animated PNG. A film whose episode
-    differs from what was recorded has red edges from there on. MuJoCo needs no display: MUJOCO_GL,
-    EGL and OSMesa are tried.
+    FILMS. --best, --worst, --failed and --episodes choose episodes of a run by their results. Each is played again in a
+    process of its own and rendered off-screen into a film in the folder --render (default: DIR/films). Films are .mp4
+    files, or without treadle[video] animated PNGs. A film whose episode differs from the recorded one has red edges
+    from that step on. MuJoCo needs no display: MUJOCO_GL, EGL and OSMesa are tried.
 
-    A run leaves what its failures are replayed from in DIR/failures. Files of your own runs are trusted but for
-    their pickles; of those of others only installed environments are built, unless --trust says otherwise.
+    A run writes the files of its failures to DIR/failures. Files of your own runs are trusted but for their pickles.
+    Of files of others only installed environments are built, unless --trust is given.
 
     Exit codes: 0 all was as recorded, 1 it was not, 2 wrong command, 130 Ctrl-C.
 
     Attributes:
         source: A .repro file, or the directory of a run.
-        episode: Of a directory: which; without it the failure that ended the run.
+        episode: An episode of the directory; without it the failure that ended the run.
         env: The environment, where the file cannot name it.
-        pdb: Stop in a debugger at the line that raised; before the step that ended the worker; with --step before
-            that one.
+        pdb: Stop in a debugger at the line that raised, or before the step that ended the worker; with --step before
+            that step.
         step: Stop after step N.
         render: Write a film: a file, .mp4 or .png; or a folder, for films of several.
         plain: Leave out the line under a film with step, reward and return.
         best: Film N of the episodes with the largest returns.
         worst: Film N of those with the smallest.
-        failed: Film the first N that were no success or raised.
+        failed: Film the first N that raised or were not a success.
         episodes: Film these.
         policy: Ask the episode's own policy, although its actions were recorded.
         other_policy: Ask this one instead.
-        trust: Run all that the file names, and open its pickles. That runs code of the file's.
+        trust: Run all code that the file names, and open its pickles.
         timeout: A step that takes longer hangs.
     """
 
@@ -427,7 +422,7 @@ class Replay(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Check(EnvCommand):
-    """Play an environment before a run is begun with it, and say what cannot be trusted.
+    """Play an environment before a run, and list its faults.
 
       treadle check CartPole-v1
 
@@ -435,25 +430,25 @@ class Check(EnvCommand):
 
       treadle check my_env.py:make_env --steps 20000 --seconds 60 --timeout 5
 
-    The environment is built and played in worker processes, in these parts: random steps; the same steps again,
-    beside a second environment, and in a spawned process; a hundred short episodes with a seed each; taking and
-    putting back its state; Gymnasium's own checker; an exception in a step; closing; and a kill of its worker.
+    The environment is built and played in worker processes. The parts are random steps; the same steps again, beside
+    a second environment, and in a spawned process; and a hundred short episodes with a seed each. The others take and
+    put back its state, run Gymnasium's own checker, raise in a step, close it, and kill its worker.
 
-    FINDINGS. The worst comes first, each with what to do. A FAULT breaks runs or makes them impossible to repeat: it
-    raises (with the seed, the step and the line), hangs, ends its process, returns what its spaces or Gymnasium do
-    not allow, or plays another episode under the same seed. A WARNING will surprise somebody: it writes over its
-    observations, changes its process, keeps memory, files, threads or processes, never ends, or prints much. After
-    an exception the check goes on with other seeds, after a lost worker with the next part.
+    FINDINGS. The worst comes first, each with its remedy. A FAULT breaks runs or makes them impossible to repeat. The
+    environment raises (with the seed, the step and the line), hangs, or ends its process. Or it returns values that its
+    spaces or Gymnasium do not allow, or plays another episode under the same seed. A WARNING costs time later: it
+    writes over its observations, changes its process, never ends, prints much, or keeps memory, files, threads or
+    processes. After an exception the check goes on with other seeds, after a lost worker with the next part.
     docs/faults.md explains each word.
 
     Exit codes: 0 no fault (perhaps warnings), 1 faults were found, 2 wrong command, 130 Ctrl-C.
 
     Attributes:
         env: An id that Gymnasium knows, "module:make_env" or "file.py:make_env".
-        seed: Of the first episode; further ones follow from it, or have the next ones.
-        steps: Random steps; more of them find what is rare.
-        seconds: Fewer steps where they take longer. All parts together take some three times as long at most.
-        timeout: A constructor, step, reset or close that takes longer hangs, which is a fault.
+        seed: Seed of the first episode; those of the others follow from it.
+        steps: Number of random steps; more steps find rarer faults.
+        seconds: Time limit of the random steps. All parts together take at most about three times as long.
+        timeout: A constructor, step, reset or close that takes longer is a fault: it hangs.
     """
 
     env: str = typed(MISSING, "ENV", position=True)
@@ -464,7 +459,7 @@ class Check(EnvCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class Info(Command):
-    """Show what an issue should name of this machine, and what makes it slow or unsafe.
+    """Show this machine as an issue should name it, and what makes it slow or unsafe.
 
       treadle info
 

@@ -1,5 +1,6 @@
-"""What a command does to its process: where output goes when only a result may be on stdout; and, for commands that
-name code, the current folder on the import path, as `python script.py` has its script's, and what they load of it.
+"""A command's changes to its process: stdout that holds a result alone, and the current folder on the import path.
+
+Commands that name code find it there, as `python script.py` finds the modules beside its script.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import TextIO
 
 from treadle.cli import failures
 
-# they look for modules that are not there, which a folder of somebody else's may have
+# these look for modules that are not installed, which another user's folder may hold
 PROBING = ("pickle", "multiprocessing.connection", "numpy", "gymnasium", "h5py")
 
 
 @contextmanager
 def own_stdout(alone: bool) -> Iterator[TextIO]:
-    """The stream for results. `alone`: what anybody else prints meanwhile, workers included, goes to stderr."""
+    """The stream for results. `alone`: all other output, that of workers included, goes to stderr meanwhile."""
     if not alone:
         yield sys.stdout
         return
@@ -37,13 +38,13 @@ def own_stdout(alone: bool) -> Iterator[TextIO]:
 
 
 def names_code(words: Sequence[str]) -> bool:
-    """Does a command name what may lie in the current folder? Ids and "random" do not."""
+    """Return True if a command names code, which may lie in the current folder. Ids and "random" do not."""
     return any(":" in word or ".zip" in word for word in words)
 
 
 def search_here() -> None:
-    """Have modules be found in the current folder, too: last, so that a file there never hides a library. Call it when
-    the command's own imports are done."""
+    """Add the current folder to the end of the import path, so that a file there never hides a library. Call it after
+    the command's own imports."""
     for name in PROBING:
         with suppress(ImportError):
             import_module(name)
@@ -53,7 +54,7 @@ def search_here() -> None:
 
 @contextmanager
 def traced(path: Path | None) -> Iterator[None]:
-    """Trace what a command plays in the block, and say where that is; None: do not."""
+    """Trace the block into `path` and print the path; None traces nothing."""
     from treadle.pool.tracing import tracing
 
     if path is None:
@@ -65,8 +66,8 @@ def traced(path: Path | None) -> Iterator[None]:
 
 
 def load_files(words: Sequence[str]) -> None:
-    """Load what "file.py:attribute" names: then the packages that it refers to are imported once for all workers. These
-    load it, too, and tell what is wrong with it."""
+    """Load the files that words such as "file.py:attribute" name: their packages are then imported once for all
+    workers. The workers load the files too, and report their errors."""
     from treadle.program.policies import load_object
 
     for word in words:
