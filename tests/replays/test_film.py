@@ -11,6 +11,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -187,11 +188,14 @@ def test_of_a_strangers_directory_nothing_is_imported_without_trust(
     [
         ("Ansi", "Ansi has the modes 'ansi', 'human'"),
         ("Blind", "takes render_mode='rgb_array'; Blind has no render modes"),
+        ("Bare", r"takes render_mode='rgb_array'; Bare has no render modes \(Bare\(\) takes no arguments\)"),
         ("Torn", r"render\(\) raised OSError: no lamp; Torn has the modes 'rgb_array'"),
     ],
 )
 def test_an_environment_without_pictures_is_told_with_its_modes(name: str, told: str, tmp_path: Path) -> None:
-    out = run_of(tmp_path / "o", env=f"{__file__}:{name}", episodes=1)
+    out = run_of(
+        tmp_path / "o", env=f"{__file__}:{name}", episodes=1, env_kwargs=None if name == "Bare" else {"fault": "none"}
+    )
     for act in (lambda: treadle.film(out, best=1), lambda: treadle.replay(out, 0, render=tmp_path / "a.png")):
         with pytest.raises(UsageError, match=told) as refused:
             act()
@@ -215,6 +219,33 @@ class Blind(Corridor):
 
     def __init__(self, fault: str) -> None:
         super().__init__(fault)
+
+
+class Bare(gym.Env[int, int]):
+    """Without a constructor of its own, as a first environment often is."""
+
+    observation_space = action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        return 0, 0.0, True, False, {}
+
+
+class Exits(Corridor):
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def render(self) -> Any:
+        os._exit(3)
+
+
+def test_an_environment_that_exits_as_it_draws_has_a_verdict(tmp_path: Path) -> None:
+    out = run_of(tmp_path / "o", env=f"{__file__}:Exits", episodes=1)
+    (film,) = treadle.film(out, best=1)
+    assert film.path is None
+    assert str(film.replay) == "the reset: the process exited with code 3; no failure was recorded"
 
 
 class Torn(Corridor):

@@ -135,4 +135,4 @@ def _show_pair(result: Comparison, quiet: bool) -> None:
 
 def _rest(result: Evaluation) -> None:
     if len(result.scores) > SHOWN:
-        print(f"... and {len(result.scores) - SHOWN} more (--json prints all)")
+        print(f"... and {len(result.scores) - SHOWN:,} more (--json prints all)")

@@ -96,7 +96,7 @@ def _app(given: list[str]) -> Callable[..., Any]:
         command = _command(typer, kind, module, function, given)
         first = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
         (dataset if group else app).command(name=name, cls=_with_panels(typer), short_help=first)(command)
-    app.add_typer(dataset, name="dataset", help="Do something with datasets that are there.")
+    app.add_typer(dataset, name="dataset", help="Merge, show, verify or export datasets.")
     return app
 
 

@@ -159,9 +159,8 @@ def _built(repro: Repro, env: Any, trust: bool, pictures: bool) -> Any:
     try:
         return recipe_from(repro, env, trust, pictures).build()
     except TypeError as error:
-        if pictures and "'render_mode'" in str(error):
-            bare = recipe_from(repro, env, trust).build()
-            close_env(bare)
+        if pictures:
+            close_env(bare := _built(repro, env, trust, False))  # raises if something else is wrong
             text = "a film (--render) wants an environment that takes render_mode='rgb_array'"
             raise UsageError(f"{text}; {modes_of(bare)} ({error})") from error
         if env is not None:

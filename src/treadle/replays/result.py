@@ -121,7 +121,8 @@ class Replay:
             return f"{text}; it first differs from what was recorded in {self.difference}"
         if self.as_recorded:
             return f"{text}, as recorded" if recorded or self.compared else f"{text}; nothing was recorded to compare"
-        assert recorded is not None
+        if recorded is None:
+            return f"{text}; no failure was recorded"
         at = f" in step {recorded['step']}" if recorded.get("step") else ""
         return f"{text}; recorded: {recorded.get('reason')}{at}"
 
