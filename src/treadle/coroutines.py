@@ -55,10 +55,10 @@ class Owner:
         timed: True if the worker has a time limit; the methods of its environments are then coroutines.
 
     Attributes:
-        over: its caller no longer waits for it, since `given_up` (monotonic).
-        gone: its thread has ended.
-        name: of its thread.
-        pending: the coroutine that it waits for.
+        over: True once the pool has stopped waiting for the worker, at time `given_up` (monotonic seconds).
+        gone: True once the thread has ended.
+        name: of the thread.
+        pending: the coroutine that the thread waits for; None: it waits for none.
     """
 
     def __init__(self, timed: bool) -> None:

@@ -1,7 +1,7 @@
-"""What a worker is, on both sides.
+"""Workers, on both sides.
 
-In the caller: the protocol, and `serial`, the reference (`worker`); its life as a table (`life`), how it is to be run
-(`options`), which kinds there are (`backends`). There: the receive loop (`loop`), and what it does with a request
-(`serve`). What starts and ends threads and processes (`thread`, `process`, `child`, `forkserver`, `forking`,
-`lifeline`, `stderr`) can wait. What many workers are asked for, and what follows a death, is the pool's.
+In the caller: the protocol, and `serial`, the reference (`worker`); a worker's life as a table (`life`), the options
+(`options`), the kinds of workers (`backends`). In the worker: the receive loop (`loop`), and the server of requests
+(`serve`). The files that start and end threads and processes can be read last: `thread`, `process`, `child`,
+`forkserver`, `forking`, `lifeline`, `stderr`. The pool has the requests to many workers, and what follows a death.
 """

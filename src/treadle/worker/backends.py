@@ -1,4 +1,4 @@
-"""The backends that there are, by name: which classes run a pool's workers."""
+"""The backends by name: the classes that run a pool's workers."""
 
 from __future__ import annotations
 
@@ -35,20 +35,23 @@ BACKENDS: dict[str, Callable[[], type[Worker]]] = {
 
 
 def register(name: str, backend: Callable[[], type[Worker]]) -> None:
-    """Make a backend known under a name; `backend` returns its class, and is called by pools that ask for it."""
+    """Make a backend known under a name. `backend` returns its class, and is called by pools that ask for it."""
     BACKENDS[name] = backend
 
 
 def kind_of(name: Any) -> type[Worker]:
-    """The class of a backend. Raises UsageError where there is none of that name."""
+    """Return the class of a backend. Raises UsageError where none has that name."""
     if name not in list(BACKENDS):
         raise UsageError(f"backend must be one of {', '.join(BACKENDS)}, got {name!r}")
     return BACKENDS[name]()
 
 
 def default_backend(given: Mapping[str, Any], *, coroutines: bool = False) -> str:
-    """The backend where nobody has said one: processes. Where these cannot be forked from a server, and no option that
-    is `given` asks for them, "thread" for environments of coroutines and "serial" for others, which is said once."""
+    """Return the backend where the user has named none: "process".
+
+    Another one where processes cannot be forked from a server and no option that is `given` asks for them: "thread" for
+    environments of coroutines, else "serial", with one warning.
+    """
     if forkserver.works() or any(given.get(name) is not None for name in OF_PROCESSES):
         return "process"
     _tell_the_price()

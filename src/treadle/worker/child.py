@@ -1,5 +1,7 @@
-"""A worker process, from its first breath to its last. However it was started, it begins with one descriptor: its
-end of the channel. Everything else arrives there: the start message, then (after its hello) its place in the memory.
+"""A worker process, from its start to its end.
+
+However it was started, it begins with one descriptor: its end of the channel. Everything else arrives there: the start
+message, then (after its hello) its place in the memory.
 """
 
 from __future__ import annotations
@@ -40,20 +42,20 @@ from treadle.worker.worker import build_here
 REPORT = 8  # where stacks begin in the crash report
 STACK_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7  # asks faulthandler for the Python stack; unlikely to be taken
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-KEPT_BYTES = 32 * 2**20  # the most that it takes for the second
-generators: list[Any] = []  # of a fork server's modules: those that its workers must seed anew
+KEPT_BYTES = 32 * 2**20  # the largest M_MMAP_THRESHOLD that glibc accepts
+generators: list[Any] = []  # NumPy generators of a fork server's modules, which each worker must seed anew
 
 
 @dataclass(frozen=True)
 class Start:
     """The first message. With it come descriptors: lifeline, stdout, stderr, crash report.
 
-    The crash report is a file in memory that both sides have. It begins with which slot is being built, in digits; from
-    `REPORT` on there are stacks. A process that is to become a fork server (`forking.py`) has none.
+    The crash report is a file in memory that both sides have. It begins with the number of the slot that is being
+    built, in digits; stacks follow from `REPORT` on. A process that is to become a fork server (`forking.py`) has none.
 
     Attributes:
         spec: of a worker; or the modules that a fork server is to import.
-        authkey: multiprocessing's: proxies of the caller's managers ask for it.
+        authkey: of multiprocessing; the proxies of the caller's managers require it.
     """
 
     spec: WorkerSpec | tuple[str, ...]
@@ -64,7 +66,7 @@ class Start:
 
     @classmethod
     def now(cls, spec: WorkerSpec | tuple[str, ...], environ: dict[str, str]) -> Start:
-        """In the caller's world as it is."""
+        """Return the first message with the caller's directory, import path and authkey as they are now."""
         return cls(spec, environ, os.getcwd(), list(sys.path), bytes(current_process().authkey))
 
 
@@ -73,8 +75,8 @@ def main(fd: int, *, forked: bool = False, run: Callable[[Channel], int] | None 
 
     Args:
         fd: of the channel.
-        forked: this process is a copy of the caller.
-        run: what it does instead of a worker's work; returns the exit code.
+        forked: True if this process is a copy of the caller.
+        run: called instead of a worker's work; returns the exit code.
     """
     code = 1
     channel = Channel(socket.socket(fileno=fd))
@@ -87,9 +89,9 @@ def main(fd: int, *, forked: bool = False, run: Callable[[Channel], int] | None 
 
 
 def begin(channel: Channel) -> tuple[Start, list[int]]:
-    """The first message, and the descriptors that came with it but for the lifeline, which is held from now on."""
+    """Return the first message and its descriptors without the lifeline, which is held from now on."""
     os.setpgid(0, 0)
-    gc.freeze()  # what a fork copied is the parent's: its finalizers must not close descriptors that are ours by now
+    gc.freeze()  # copied objects are the parent's: their finalizers must not close descriptors that are ours by now
     received = channel.recv_wait()
     assert received is not None
     start, (life, *fds) = received
@@ -98,7 +100,11 @@ def begin(channel: Channel) -> tuple[Start, list[int]]:
 
 
 def work(channel: Channel, entered: Start | None = None) -> int:
-    """A worker's life. `entered`: it is a copy of a server with packages, which has begun with this."""
+    """Run a worker from its first message to its end, and return the exit code.
+
+    `entered`: the first message of the server with packages of which this process is a copy; None: it is not a copy of
+    one.
+    """
     start, (out, err, crash) = begin(channel)
     assert isinstance(start.spec, WorkerSpec)
     redirect(out, err)
@@ -113,7 +119,7 @@ def work(channel: Channel, entered: Start | None = None) -> int:
         channel.send(hello, block=True)
     except OSError:
         raise
-    except Exception as error:  # noqa: BLE001 - a space or metadata that cannot be pickled: say so instead
+    except Exception as error:  # noqa: BLE001 - a space or metadata that cannot be pickled is reported instead
         hello = Hello(os.getpid(), failed=(start.spec.slots[0], Raised.of(error, "init")))
         channel.send(hello, block=True)
     if hello.failed:
@@ -121,7 +127,7 @@ def work(channel: Channel, entered: Start | None = None) -> int:
         return 1
     try:
         received = channel.recv_wait()
-    except EOFError:  # the caller has no use for them: another worker has failed, say
+    except EOFError:  # the caller has no use for them: another worker has failed, for example
         _close(start.spec, programs)
         raise
     assert received is not None
@@ -146,18 +152,20 @@ def work(channel: Channel, entered: Start | None = None) -> int:
 
 
 def redirect(out: int, err: int) -> None:
-    """Stdout is the caller's own; stderr is a pipe that the caller reads (or its own); stdin gives nothing."""
+    """Replace the standard streams: stdin is empty, stdout the caller's, stderr a pipe to the caller or its own."""
     null = os.open(os.devnull, os.O_RDONLY)
     for fd, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(fd, target)
         os.close(fd)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # what is printed is not kept back until there is enough of it
+    if isinstance(sys.stdout, io.TextIOWrapper):  # printed lines are not held back until a buffer is full
         sys.stdout.reconfigure(line_buffering=True)
 
 
 def enter(start: Start, entered: Start | None) -> None:
-    """The caller's world as it is now, before any of the user's code is imported. `entered`: that of its server; what
-    packages have changed in it is to stay."""
+    """Take over the caller's world as it is now, before any of the user's code is imported.
+
+    `entered`: the first message of this process's server; the changes that packages have made since then stay.
+    """
     then = dict(os.environ) if entered is None else entered.environ
     for name in then.keys() - start.environ.keys():
         os.environ.pop(name, None)
@@ -174,8 +182,10 @@ def enter(start: Start, entered: Start | None) -> None:
 
 
 def _limit_threads(count: str) -> None:
-    """Limit libraries that were imported before the variables were set, as in a copy of the caller. Without
-    threadpoolctl all but torch keep their threads."""
+    """Limit the threads of libraries that were imported before the variables were set, as in a copy of the caller.
+
+    Without threadpoolctl all but torch keep their threads.
+    """
     if not count.isdigit():
         return
     if (torch := sys.modules.get("torch")) is not None:
@@ -187,8 +197,11 @@ def _limit_threads(count: str) -> None:
 
 
 def _reseed() -> None:
-    """A forked child starts with its parent's generators, all children alike; so it does with those that were seeded,
-    by chance, in the server."""
+    """Seed the global generators anew.
+
+    A forked child starts with its parent's generators, all children alike; likewise with generators that a module
+    seeded from the system in the server.
+    """
     random.seed()
     if "numpy" in sys.modules:
         import numpy as np
@@ -199,10 +212,11 @@ def _reseed() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Have the C library keep what is freed, where it can be told and the user has not told it himself.
+    """Have the C library keep freed memory, where it has mallopt and the user's environment does not set malloc.
 
-    By itself glibc gives the free end of its heap back to the system, and large blocks at once. The next message or
-    state then pays for first touches of every page again: two thirds of a planning worker's time with states of 64 KiB.
+    By default glibc gives the free end of its heap back to the system, and large blocks at once. The next message or
+    state then pays for first touches of every page again. With states of 64 KiB that is two thirds of a planning
+    worker's time.
     """
     if not any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         tell = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -212,7 +226,7 @@ def _keep_freed_memory() -> None:
 
 
 def _receive(channel: Channel, count: int) -> None:
-    """Descriptors that came along."""
+    """Receive `count` descriptors that the caller sends along."""
     found: list[int] = []
     while len(found) < count:
         received = channel.recv_wait()
@@ -222,21 +236,21 @@ def _receive(channel: Channel, count: int) -> None:
 
 
 def _note_slot(crash: int, slot: int) -> None:
-    """Write down which slot is being built: the worker may not live to tell."""
+    """Note in the crash report which slot is being built, as the worker may die while it builds it."""
     try:
         os.pwrite(crash, b"%8d" % slot, 0)
-    except OSError as error:  # no file may have a byte (ulimit -f 0)
+    except OSError as error:  # a file may not have a byte (ulimit -f 0)
         raise OSError(error.errno, why(error)) from error
 
 
 def _close(spec: WorkerSpec, programs: list[Any]) -> None:
-    """Close what was built, of a worker that never got to work."""
+    """Close the programs that were built, of a worker that never got to work."""
     if programs:
         Server(spec.slots[: len(programs)], programs).close()
 
 
 def _leave(code: int, run_atexit: bool) -> None:
-    """The end: an own process runs its exit handlers, a fork of the caller must not run the caller's."""
+    """End the process. A process of its own runs its exit handlers; a fork of the caller must not run the caller's."""
     error = sys.exc_info()[1]
     if error is not None and not isinstance(error, EOFError):
         import traceback
@@ -245,14 +259,14 @@ def _leave(code: int, run_atexit: bool) -> None:
     if run_atexit:
         atexit._run_exitfuncs()
     elif (util := sys.modules.get("multiprocessing.util")) is not None:
-        # as a process of multiprocessing's own ends: what was put into a queue gets there
+        # as a process of multiprocessing ends: items that were put into a queue still get there
         util._run_finalizers(0)
         util._run_finalizers()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
-            continue  # nobody reads it any more
+            continue  # its reader is gone
     if run_atexit:
-        ctypes.CDLL(None).fflush(None)  # what C has printed to a pipe; a fork has its caller's lines, too
+        ctypes.CDLL(None).fflush(None)  # C's own buffers; a fork would print its caller's lines, too
     os._exit(code)

@@ -1,6 +1,6 @@
-"""A fork server's own side: it imports modules, forks workers on request, and tells how they ended.
+"""A fork server's own side: it imports modules, forks workers on request, and reports how they ended.
 
-What is between the caller and its servers, and when there are which, is in `forkserver.py`.
+`forkserver.py` has the caller's side, and which servers there are when.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:  # see `forkserver.begin`
 BASE = (
     "numpy",
     "gymnasium",
-    "gymnasium.envs.classic_control",  # needs nothing else, and is what most people try first
+    "gymnasium.envs.classic_control",  # needs nothing else, and is the first environment that most people try
     "cloudpickle",
     "treadle.worker.child",
     "treadle.program.gym_env",
 )
-DEVICES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")  # how those of GPUs begin
+DEVICES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")  # how the paths of GPUs begin
 
 
 @dataclass(frozen=True)
 class Spoilt:
-    """A server is of no use. `unfit`: nor will any other be that has imported this module."""
+    """Reports that a server is of no use. `unfit`: True if the module makes every server unfit that imports it."""
 
     module: str
     why: str
@@ -45,9 +45,9 @@ class Spoilt:
 
 
 def serve_base(fd: int, life: int) -> None:
-    """The base server's whole life."""
+    """Run the base server, until the caller is gone."""
     lifeline.hold(life)
-    gc.disable()  # what imports leave is little, and a tenth of their time goes to looking for it
+    gc.disable()  # imports leave little garbage, and looking for it takes a tenth of their time
     for name in BASE:
         importlib.import_module(name)
     gc.enable()
@@ -57,8 +57,11 @@ def serve_base(fd: int, life: int) -> None:
 
 
 def _preload(channel: Channel) -> NoReturn:
-    """Become a server that has imported packages in the caller's world. What they say meanwhile, the caller's user
-    reads; later the descriptors are those of the base server again, and hold nothing."""
+    """Become a server that has imported packages in the caller's world.
+
+    The packages' output goes to the caller's user. Afterwards the descriptors are those of the base server again, and
+    hold nothing.
+    """
     from treadle.worker import child
 
     start, (out, err) = child.begin(channel)
@@ -72,7 +75,7 @@ def _preload(channel: Channel) -> NoReturn:
 
 
 def _import_all(channel: Channel, modules: Iterable[str]) -> None:
-    """The caller hears how it goes."""
+    """Import modules, and report each to the caller. Ends the process if one cannot be imported, or makes it unfit."""
     before = _open_files()
     gc.disable()  # as in `serve_base`
     try:
@@ -91,14 +94,14 @@ def _import_all(channel: Channel, modules: Iterable[str]) -> None:
 
 
 def _import(name: str, before: frozenset[str]) -> Spoilt | None:
-    """`before`: what was open before."""
+    """Import one module; return why it makes the server useless, or None. `before`: the files that were open before."""
     try:
         importlib.import_module(name)
-    except BaseException as error:  # noqa: BLE001 - sys.exit included; the worker that needs it tells, with traceback
+    except BaseException as error:  # noqa: BLE001 - sys.exit included; the worker that needs it has the traceback
         return Spoilt(name, f"{type(error).__name__}: {error}", False)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()  # else each worker would say it again
+            stream.flush()  # else each worker would print it again
     if len(sys._current_frames()) > 1:
         names = [each.name for each in threading.enumerate() if each is not threading.main_thread()]
         return Spoilt(name, f"starts a thread ({', '.join(names[:3]) or 'without a name'})", True)
@@ -111,7 +114,7 @@ def _import(name: str, before: frozenset[str]) -> Spoilt | None:
 
 
 def _find_generators() -> None:
-    """Tell `child` of NumPy's generators that modules have made for themselves and seeded from the system."""
+    """Give `child` NumPy's generators that modules have made for themselves and seeded from the system."""
     import numpy as np
 
     from treadle.worker import child
@@ -121,12 +124,12 @@ def _find_generators() -> None:
         if issubclass(kind, np.random.Generator | np.random.RandomState):
             bits = each.bit_generator if issubclass(kind, np.random.Generator) else each._bit_generator
             entropy = getattr(getattr(bits, "_seed_seq", None), "entropy", None)
-            if isinstance(entropy, int) and entropy >= 2**64:  # the system's is of 128 bits
+            if isinstance(entropy, int) and entropy >= 2**64:  # the system's entropy has 128 bits
                 child.generators.append(bits)
 
 
 def _open_files() -> frozenset[str]:
-    """What descriptors are of."""
+    """Return the targets of all open descriptors."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -135,7 +138,7 @@ def _open_files() -> frozenset[str]:
 
 
 def serve(channel: Channel, entered: Start | None) -> NoReturn:
-    """Fork workers on request; never returns. `entered`: this server's beginning; None: the base server."""
+    """Fork workers on request; never returns. `entered`: this server's first message; None: the base server."""
     gc.freeze()
     with contextlib.suppress(EOFError, OSError):  # the caller is gone, or was interrupted while it waited for an answer
         while (message := channel.recv_wait()) is not None:
@@ -153,14 +156,14 @@ def serve(channel: Channel, entered: Start | None) -> NoReturn:
 def _import_own(modules: Iterable[str]) -> None:
     new = [name for name in modules if name not in sys.modules]
     for name in new:
-        with contextlib.suppress(Exception):  # an extra that is not installed: the worker will say so
+        with contextlib.suppress(Exception):  # an extra that is not installed: the worker reports it
             importlib.import_module(name)
     if new:
         gc.freeze()
 
 
 def _fork(channel: Channel, fd: int, order: str, entered: Start | None) -> None:
-    """A worker, or a server, on `fd`."""
+    """Fork a worker, or a server, on `fd`, and answer with its pid and pidfd."""
     try:
         pid = os.fork()
     except OSError as error:
@@ -174,6 +177,6 @@ def _fork(channel: Channel, fd: int, order: str, entered: Start | None) -> None:
 
         child.main(fd, run=_preload if order == "server" else partial(child.work, entered=entered))
     os.close(fd)
-    pidfd = os.pidfd_open(pid)  # it stays a zombie until the caller asks how it has ended
+    pidfd = os.pidfd_open(pid)  # it stays a zombie until the caller asks for its exit status
     channel.send((order, pid), (pidfd,), block=True)
     os.close(pidfd)

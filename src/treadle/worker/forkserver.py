@@ -1,20 +1,19 @@
 """Private fork servers: clean processes that have imported what workers need, and fork one worker on each request.
 
-Why not the standard library's: its preload list is one for the whole program, it imports the caller's `__main__`
-again in every worker, its address is a named socket, and descriptors cannot be given to a worker that is started
-later. Ours is a child on a socket pair: a request carries the worker's channel, the answer its pid and pidfd, and exit
-statuses are reported on demand (only a parent can learn them). Until then an ended worker stays a zombie, so that its
-number is nobody else's while the caller may still signal its group. Its modules are frozen out of the garbage collector
-(`gc.freeze`), so their pages stay shared.
+The standard library's server does not do. It has one preload list for the whole program, and it imports the caller's
+`__main__` again in every worker. Its address is a named socket, and descriptors cannot be given to a worker that is
+started later. Ours is a child on a socket pair: a request carries the worker's channel, the answer its pid and pidfd.
+Exit statuses are reported on demand, as only a parent can learn them. Until then an ended worker stays a zombie, so
+that no other process gets its number while the caller may still signal its group. The server's modules are frozen out
+of the garbage collector (`gc.freeze`), so their pages stay shared.
 
 The base server has imported our own modules, NumPy and Gymnasium. It starts at the first need (or sooner: `begin`),
-serves all pools of a process, and dies with the caller. What workers need on top of that of installed packages (a
-simulator, torch: `modules.py` says which) is imported once by a server that is itself a fork of the base server.
-Modules of the user's own are none of its business, unless they are asked for: each worker imports them as they are.
+serves all pools of a process, and dies with the caller. Further installed packages that workers need (a simulator,
+torch: see `modules.py`) are imported once by a server that is itself a fork of the base server. The servers import no
+modules of the user's own unless asked to: each worker imports them as they are.
 
 A module that leaves a thread running, or a socket or GPU open, when it is imported cannot be forked with. The server
-that tried is thrown away, and so is one in which an import failed: the worker that needs the module will say what is
-wrong.
+that tried is thrown away, and so is one in which an import failed: the worker that needs the module reports the error.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ log = logging.getLogger("treadle")
 FORK_SECONDS = 120.0  # the base server's first answer waits for its imports
 SLICE = 0.05  # seconds that Ctrl-C may take while users' modules are imported
 STATUS_SECONDS = 1.0
-TRIES = 5  # servers that may die in a row before one has done what it was asked for
-KEPT = 2  # servers with packages that wait for further workers, beside those that have some
+TRIES = 5  # servers that may die in a row before one does its work
+KEPT = 2  # servers with packages that wait for further workers, beside those that have workers
 
 T = TypeVar("T")
 
@@ -58,13 +57,13 @@ _unfit: set[str] = set()  # modules that cannot be forked with
 
 
 class ServerDied(OSError):
-    """A server has died, or was killed, before it has answered. What it was sent may have been done."""
+    """A server has died, or was killed, before it answered. The request may have been carried out."""
 
 
 def insist(ask: Callable[[], T]) -> T:
-    """What `ask` returns; when the server dies that it asks, it is called again, and asks another.
+    """Return what `ask` returns. When the server that it asks dies, it is called again, and asks another.
 
-    Raises StartupFailed: several servers in a row have died.
+    Raises StartupFailed if several servers in a row have died.
     """
     for _ in range(TRIES):
         try:
@@ -79,8 +78,10 @@ def insist(ask: Callable[[], T]) -> T:
 
 
 def server(modules: Sequence[str] = ()) -> ForkServer:
-    """A server that has imported these modules, where `prepare` has made one and it lives; else the base server, whose
-    workers import them by themselves."""
+    """Return a live server that has imported these modules, if `prepare` has made one; else the base server.
+
+    Workers of the base server import the modules by themselves.
+    """
     with _lock:
         base = _running_base()
         found = _with(base, modules)
@@ -88,28 +89,30 @@ def server(modules: Sequence[str] = ()) -> ForkServer:
 
 
 def works() -> bool:
-    """Are there pidfds (Linux), by which a server knows its workers?"""
+    """Return True if there are pidfds (Linux), by which a server knows its workers."""
     return hasattr(os, "pidfd_open") and sys.platform.startswith("linux")
 
 
 def begin() -> None:
-    """Have the base server start, and do not wait for it: it imports what workers need while the caller imports what
-    it needs itself. Nothing where there can be no server."""
+    """Start the base server without waiting for it, where there can be one.
+
+    It imports what workers need while the caller imports what it needs itself.
+    """
     if works():
         with _lock:
             _running_base()
 
 
 def prepare(modules: Sequence[str], limit: float, *, asked: bool = False) -> tuple[str, ...]:
-    """Have a server that has imported these modules, and wait for it; returns those that it could import.
+    """Make a server that has imported these modules, and wait for it; return the modules that it could import.
 
     Args:
         modules: which, in order.
         limit: seconds.
-        asked: did the user name them? Then one that cannot be imported is told in the log.
+        asked: True if the user named them. Each that cannot be imported is then logged.
 
     Raises:
-        StartupFailed: it takes longer.
+        StartupFailed: the imports take longer than `limit`.
     """
     deadline = monotonic() + limit
     while names := tuple(name for name in modules if name not in _unfit):
@@ -143,13 +146,13 @@ def _late(module: str, limit: float) -> StartupFailed:
     return StartupFailed(
         f"no worker is ready after {limit:g} s (start_timeout): the fork server is still importing {module!r}, which "
         "the workers need. Give it more time, or WorkerOptions(preload=()): then each worker imports by "
-        "itself, and tells where it is",
+        "itself, and reports where it is",
         where=Where(phase="init"),
     )
 
 
 def servers() -> list[ForkServer]:
-    """Those that live: the base server and those with packages."""
+    """Return the servers that are alive: the base server and those with packages."""
     with _lock:
         return [each for each in _servers if each.running()]
 
@@ -162,7 +165,7 @@ def stop() -> None:
 
 
 def _forked() -> None:
-    """A forked child of the caller has no server: the pipes belong to its parent."""
+    """Forget the servers in a forked child of the caller: the pipes belong to its parent."""
     global _lock
     _lock = threading.Lock()
     while _servers:
@@ -176,19 +179,19 @@ def _running_base() -> ForkServer:
     for each in list(_servers):
         if isinstance(each.report, Spoilt) or not each.running():
             _servers.remove(each)
-            each.stop()  # its descriptors go
+            each.stop()  # closes its descriptors
     if not _servers or _servers[0].modules:
         _servers.insert(0, _start_base())
     return _servers[0]
 
 
 def _for(modules: Sequence[str]) -> ForkServer:
-    """A server for these modules, perhaps at its imports."""
+    """Return a server for these modules, which may still be importing them."""
     with _lock:
         base = _running_base()
         found = _with(base, modules)
         if found is None:
-            idle = [each for each in _servers[1:] if not each.workers]  # the others learn how their workers end
+            idle = [each for each in _servers[1:] if not each.workers]  # the others must learn how their workers end
             for each in idle[: len(idle) + 1 - KEPT]:
                 _servers.remove(each)
                 each.stop()
@@ -198,7 +201,7 @@ def _for(modules: Sequence[str]) -> ForkServer:
 
 
 def _with(base: ForkServer, modules: Sequence[str]) -> ForkServer | None:
-    """A server that has imported these modules, or is at it."""
+    """Return a server that has imported these modules, or is importing them; None: there is none."""
     missing = set(modules) - _unfit
     if missing and base.report is None:
         base.report, _ = base.ask("modules")
@@ -207,17 +210,17 @@ def _with(base: ForkServer, modules: Sequence[str]) -> ForkServer | None:
 
 
 class ForkServer:
-    """The caller's handle.
+    """The caller's handle of a fork server.
 
     Args:
         channel, pid, pidfd: of the process. `pidfd` is closed with it.
         reap: called when it has ended.
-        modules: that it is to import.
+        modules: the modules that it is to import.
 
     Attributes:
-        workers: pids of those that it has forked and that nobody has buried yet.
-        importing: the module that it is at.
-        report: all that it has imported, or why it is of no use; None: it has not said so far.
+        workers: pids of the workers that it has forked and that are not yet buried.
+        importing: the module that it is importing.
+        report: all that it has imported, or why it is of no use; None: it has not reported so far.
     """
 
     def __init__(
@@ -233,14 +236,16 @@ class ForkServer:
         return self.pidfd >= 0 and not wait_readable([self.pidfd], 0)
 
     def has(self) -> frozenset[str]:
-        """What it has imported, or is going to."""
+        """Return the modules that it has imported, or is going to."""
         return self.report if isinstance(self.report, frozenset) else frozenset(self.modules)
 
     def fork(self, sock: socket.socket, modules: tuple[str, ...] = (), what: str = "fork") -> tuple[int, int]:
-        """A new worker on `sock`, or with "server" a server: (pid, pidfd). `modules`: of our own, to be imported
-        before, once for all.
+        """Fork a worker on `sock`, or with "server" a server; return (pid, pidfd).
 
         Raises ServerDied, and StartupFailed when it cannot fork.
+
+        Args:
+            modules: modules of ours that it imports first, once for all workers.
         """
         reply, fds = self.ask(what, modules, (sock.fileno(),))
         if isinstance(reply, str):
@@ -249,7 +254,7 @@ class ForkServer:
         return reply, fds[0]
 
     def ask(self, what: str, modules: tuple[str, ...] = (), fds: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
-        """The server's answer, and what came along. Raises ServerDied."""
+        """Return the server's answer and the descriptors that came with it. Raises ServerDied."""
         with self._lock:
             try:
                 self.channel.send((what, modules), fds, block=True)
@@ -268,7 +273,7 @@ class ForkServer:
         return reply, received
 
     def hear(self) -> None:
-        """Of its imports: waits a moment for the next word."""
+        """Wait a moment for the next report on its imports."""
         with self._lock:
             if self.report is not None:
                 return
@@ -285,14 +290,14 @@ class ForkServer:
                     self.report = word
 
     def status(self, pid: int) -> int | None:
-        """How a worker has ended that is known to have, as `waited` tells it; None when the server cannot tell."""
+        """Return how an ended worker has ended, as `waited` does; None: the server cannot find out."""
         with self._lock:
             self.workers.discard(pid)
             try:
                 self.channel.send(("status", pid), block=True)
                 return self._receive(pid, STATUS_SECONDS)[0]  # type: ignore[no-any-return]
             except OSError:
-                return None  # nobody will ever know
+                return None  # its exit status is lost
 
     def _receive(self, wanted: Any, timeout: float) -> tuple[Any, list[int]]:
         while True:
@@ -307,7 +312,7 @@ class ForkServer:
                 return value, fds
 
     def stop(self) -> None:
-        self.channel.close()  # it ends when it reads the end of file
+        self.channel.close()  # the server ends when it reads the end of file
         pidfd, self.pidfd = self.pidfd, -1
         if pidfd < 0:
             return
@@ -318,7 +323,7 @@ class ForkServer:
         os.close(pidfd)
 
     def forget(self) -> None:
-        """Not ours to wait for."""
+        """Close the handle without waiting for the process, which belongs to the parent."""
         self.channel.close()
         pidfd, self.pidfd = self.pidfd, -1
         if pidfd >= 0:
@@ -337,9 +342,9 @@ def _start_base() -> ForkServer:
             env=one_thread(os.environ),  # before it imports NumPy
             process_group=0,
         )
-    from treadle.wire.channel import Channel  # the server imports NumPy meanwhile, as this does
+    from treadle.wire.channel import Channel  # the server imports NumPy at the same time as this import
 
-    process.returncode = 0  # it is waited for here
+    process.returncode = 0  # `waited` waits for it
     return ForkServer(Channel(ours), process.pid, os.pidfd_open(process.pid), partial(waited, process.pid))
 
 
@@ -353,12 +358,12 @@ def _start_preloaded(base: ForkServer, modules: tuple[str, ...]) -> ForkServer:
 
     def reap() -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # what its modules have started; workers lead groups of their own
+            os.killpg(pid, signal.SIGKILL)  # kills what its modules have started; workers lead groups of their own
         base.status(pid)
 
     made = ForkServer(channel, pid, pidfd, reap, modules)
     base.workers.discard(pid)
-    ends = [usable(1), usable(2)]  # what modules say when they are imported
+    ends = [usable(1), usable(2)]  # for the output of modules at their import
     try:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once: `hear` will find out
             channel.send(Start.now(modules, one_thread(os.environ)), (lifeline.read_end(), *ends))
@@ -369,7 +374,10 @@ def _start_preloaded(base: ForkServer, modules: tuple[str, ...]) -> ForkServer:
 
 
 def wait_readable(fds: list[int], timeout: float) -> list[int]:
-    """Those of `fds` that can be read or are hung up, waiting up to `timeout` seconds. Of a pidfd: has it ended?"""
+    """Return those of `fds` that can be read or are hung up, waiting up to `timeout` seconds.
+
+    A pidfd is readable once its process has ended.
+    """
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN | select.POLLHUP)
@@ -377,7 +385,7 @@ def wait_readable(fds: list[int], timeout: float) -> list[int]:
 
 
 def waited(pid: int) -> int | None:
-    """How a child has ended, as os.waitstatus_to_exitcode gives it; None: somebody else has waited for it."""
+    """Return how a child has ended, as os.waitstatus_to_exitcode does; None: other code has waited for it."""
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except ChildProcessError:
@@ -385,7 +393,7 @@ def waited(pid: int) -> int | None:
 
 
 def usable(fd: int) -> int:
-    """A duplicate of the caller's descriptor, or of /dev/null when it has closed it."""
+    """Return a duplicate of the caller's descriptor, or /dev/null if the caller has closed it."""
     try:
         return os.dup(fd)
     except OSError:
@@ -393,7 +401,7 @@ def usable(fd: int) -> int:
 
 
 def bootstrap(module: str, call: str) -> list[str]:
-    """A command that runs `call` of `module` in a clean interpreter with this one's import path."""
+    """Return a command that runs `call` of `module` in a clean interpreter with this one's import path."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     code = f"import sys; sys.path[:] = {sys.path!r}; import {module} as m; m.{call}"
     return [sys.executable, *flags, "-c", code]

@@ -5,9 +5,9 @@
     any --died--> DEAD --restart--> STARTING | --drop--> GONE
     any --close--> CLOSING --closed--> CLOSED
 
-A missing pair is a bug in the caller of this table and raises. `BUSY` means at least one request is outstanding:
-`send` while BUSY and `reply` with more to come leave it BUSY. Where a worker's death is decided: `calls.py`
-observes it, `after` below says what it means, `failure.py` says what to do about it.
+A missing pair is a bug in the caller of this table and raises. `BUSY` means at least one request is outstanding: `send`
+while BUSY and `reply` with more to come leave it BUSY. Three files share a worker's death: `calls.py` observes it,
+`after` below gives the next state, `failure.py` decides what to do about it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import Enum
 
 
 class State(Enum):
-    __hash__ = object.__hash__  # members are alone; Enum's own is Python, and every answer looks into the table
+    __hash__ = object.__hash__  # members are singletons; Enum's own hash is Python, and every answer reads the table
 
     STARTING = "starting"
     IDLE = "idle"
@@ -35,7 +35,7 @@ class Event(Enum):
     HELLO = "hello"
     SEND = "send"
     REPLY = "reply"  # one of several outstanding answers
-    LAST_REPLY = "last reply"  # nothing is outstanding any more
+    LAST_REPLY = "last reply"  # the last outstanding answer
     DEADLINE = "deadline"
     DIED = "died"
     RETIRE = "retire"
@@ -68,13 +68,13 @@ TABLE: dict[tuple[State, Event], State] = {
     (_S.CLOSED, _E.CLOSED): _S.CLOSED,
     **{(s, _E.DIED): _S.DEAD for s in (_S.STARTING, _S.IDLE, _S.BUSY, _S.LATE, _S.RETIRING)},
     **{(s, _E.CLOSE): _S.CLOSING for s in set(State) - {_S.CLOSING, _S.CLOSED}},
-    # while closing, whatever a worker still does changes nothing, nor what another thread was about to ask
+    # while closing, neither a worker's events nor another thread's last request change the state
     **{(_S.CLOSING, e): _S.CLOSING for e in (_E.HELLO, _E.SEND, _E.REPLY, _E.LAST_REPLY, _E.DEADLINE, _E.DIED)},
 }
 
 
 class RestartPolicy(Enum):
-    """What a worker's death leads to."""
+    """How a worker's death is handled."""
 
     RAISE = "raise"
     RESTART = "restart"
@@ -82,7 +82,7 @@ class RestartPolicy(Enum):
 
 
 def after(state: State, event: Event) -> State:
-    """The next state. Raises RuntimeError for what can never happen."""
+    """Return the next state. Raises RuntimeError for a pair that can never happen."""
     try:
         return TABLE[state, event]
     except KeyError:

@@ -14,7 +14,7 @@ STEP, CLOSE = int(Op.STEP), int(Op.CLOSE)
 
 
 def serve(server: Server, line: WorkerLine) -> None:
-    """The receive loop of a process or a thread: until it is told to close. Raises EOFError when the caller is gone."""
+    """Serve requests in a process or a thread, until one asks to close. Raises EOFError when the caller is gone."""
     while True:
         id, op, block, payload = line.next()
         start = perf_counter_ns()
@@ -35,7 +35,7 @@ def serve(server: Server, line: WorkerLine) -> None:
         untold: dict[int, Raised] = {}
         for reply in server.handle(request, Control(line, id)):
             extras = reply.extras
-            if not reply.last and not line.credit(id):  # nobody wants its results, but what failed is told at the end
+            if not reply.last and not line.credit(id):  # its results are dropped, but failures come at the end
                 untold.update(extras.raised if extras is not None else {})
                 continue
             if untold and reply.last:
@@ -47,7 +47,7 @@ def serve(server: Server, line: WorkerLine) -> None:
 def answer(
     line: WorkerLine, id: int, extras: Extras | None, phase: str, last: bool = True, ended: bool = False
 ) -> None:
-    """Answer; what cannot be packed becomes its slot's failure."""
+    """Answer; a result that cannot be packed becomes its slot's failure."""
     try:
         line.answer(id, extras, last, ended)
         return
@@ -56,16 +56,16 @@ def answer(
         less = without_failing(extras, phase, picklable)
     try:
         line.answer(id, less, last, ended)
-    except Unsendable as unsendable:  # each of them can be, but there are no more descriptors for all, say
+    except Unsendable as unsendable:  # each can be packed, but there are not enough descriptors for all, for example
         error = closed_by_others(unsendable.error) or unsendable.error
         why = Raised.of(error, phase, episode=line.latest_episode if phase == "stream" else None)
         line.answer(id, Extras({}, {}, {}, dict.fromkeys(set().union(*extras), why)), last, ended)
 
 
 class Control:
-    """What a stream may ask between steps."""
+    """The questions that a stream may ask between steps."""
 
     def __init__(self, line: WorkerLine, id: int) -> None:
         self.line = line
-        self.stopped = partial(line.stopped, id)  # asked at every step of small environments
+        self.stopped = partial(line.stopped, id)  # called at every step of small environments
         self.resets, self.begins, self.plays, self.ends = line.resets, line.begins, line.plays, line.ends

@@ -1,12 +1,12 @@
 """Which modules a fork server imports for workers: installed packages alone, besides our own.
 
-What the workers' pickles name is what they import: the modules of classes and functions by reference, and those that
-texts name, such as ids and "module:attribute". An installed module (by where its file lies: in site-packages; an
-editable install is the user's own) is the server's. A module of the user's own is imported by each worker, so that its
-code is never stale; but the installed modules that it refers to, where the caller has loaded it, are the server's.
+Workers import the modules that their pickles name: those of classes and functions by reference, and those in texts such
+as ids and "module:attribute". The server imports installed modules, whose files lie in site-packages; an editable
+install counts as the user's own. Each worker imports modules of the user's own, so that their code is never stale. But
+the server imports the installed modules that they refer to, where the caller has loaded them.
 
-It is a guess, and a wrong one does no harm: a module that nobody needs takes time, one that was not found is imported
-by each worker.
+This is a guess, and a wrong one does no harm. A module that no worker needs only takes time; one that was not found is
+imported by each worker.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ NEVER = frozenset({"__main__", "__mp_main__", "h5py"})
 
 
 def named(pickles: Iterable[bytes]) -> list[str]:
-    """The modules that pickles name, each once."""
+    """Return the modules that pickles name, each once."""
     parts = islice(chain.from_iterable(map(genops, pickles)), LOOKED_AT)
     texts = dict.fromkeys(said for _, said, _ in parts if isinstance(said, str))
     return list(dict.fromkeys(chain.from_iterable(map(_named_by, texts))))
 
 
 def is_ours(name: str) -> bool:
-    """Is it a module of this package?"""
+    """Return True if a module belongs to this package."""
     return name.partition(".")[0] == "treadle"
 
 
 def worth_preloading(names: Iterable[str]) -> list[str]:
-    """The installed modules among those, and what modules of the user's own among them refer to; ours count as such."""
+    """Return the installed modules of those, and the installed modules that the user's own and ours refer to."""
     found = []
     seen = dict.fromkeys(names)
     waiting = list(seen)
@@ -63,7 +63,7 @@ def worth_preloading(names: Iterable[str]) -> list[str]:
 
 
 def named_by_multiprocessing() -> list[str]:
-    """What the program has given to `set_forkserver_preload` of a multiprocessing context."""
+    """Return the modules that were given to `set_forkserver_preload` of a multiprocessing context."""
     theirs = sys.modules.get("multiprocessing.forkserver")
     return list(getattr(getattr(theirs, "_forkserver", None), "_preload_modules", ()))
 
@@ -78,7 +78,7 @@ def _named_by(text: str) -> Iterator[str]:
     before = text.rpartition(":")[0]
     if text in sys.modules:
         yield text
-    elif before.endswith(".py"):  # that a command has loaded
+    elif before.endswith(".py"):  # a file that a command has loaded
         path = os.path.abspath(before)
         yield from [name for name in list(sys.modules) if _namespace(name).get("__file__") == path]
     elif REFERENCE.fullmatch(text) is not None:
@@ -86,7 +86,10 @@ def _named_by(text: str) -> Iterator[str]:
 
 
 def _namespace(name: str) -> dict[str, Any]:
-    """Of a loaded module. Not by attributes: some modules load themselves when asked for one; some are no modules."""
+    """Return the namespace of a loaded module.
+
+    Its attributes are not read: some modules load others when they are, and some entries are not modules.
+    """
     return getattr(sys.modules.get(name), "__dict__", {})
 
 
@@ -94,14 +97,14 @@ def _installed(top: str) -> bool:
     try:
         spec = sys.modules[top].__spec__ if top in sys.modules else find_spec(top)
         where = () if spec is None else (spec.origin, *(spec.submodule_search_locations or ()))
-    except Exception:  # noqa: BLE001 - a foreign finder, or a module that was made here: imports tell what is wrong
+    except Exception:  # noqa: BLE001 - a foreign finder, or a module made here: the import itself reports the error
         return False
     return any(INSTALLED.search(str(each)) for each in where)
 
 
 def _home(value: Any) -> str:
-    """The module that a value of a namespace is, or comes from."""
-    kind = type(value)  # not isinstance, which asks a proxy for its __class__: others' code
+    """Return the module that a value of a namespace is, or comes from."""
+    kind = type(value)  # not isinstance, which reads a proxy's __class__ and so runs foreign code
     if issubclass(kind, ModuleType):
         return str(value.__name__)
     return str(getattr(value if issubclass(kind, type | FunctionType) else kind, "__module__", None))

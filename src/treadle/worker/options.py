@@ -12,7 +12,7 @@ from treadle.errors import UsageError
 from treadle.worker.life import RestartPolicy
 
 WorkerEnviron = Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] | None
-MOST_WORKERS = 128  # processes for environments that wait, where nobody says how many: each has its own memory
+MOST_WORKERS = 128  # processes for environments that wait, where the user gives no number: each has its own memory
 WORKER_OUTPUTS = ("prefix", "keep")
 AUTO = "auto"
 OF_ALL = "OMP_NUM_THREADS"
@@ -26,31 +26,31 @@ class WorkerOptions:
     """How workers are run. Every face takes it as `worker_options`, beside `workers`, `step_timeout` and `on_failure`.
 
     Attributes:
-        backend: "process", "thread" or "serial" (everything in the caller), or what was registered. None: "process"; on
-            other systems than Linux see README. Of a sampler its class says it.
+        backend: "process", "thread" or "serial" (everything in the caller), or a registered name. None: "process"; on
+            other systems than Linux see README. A sampler's class decides it.
         start_method: of processes: "forkserver" (default on Linux), "spawn" or "fork".
         preload: modules that the fork server imports once for all workers. None: the installed packages that the
-            factories, and what they hold, come from or refer to, and what was given to `set_forkserver_preload` of a
-            multiprocessing context; (): none of users'. See `treadle.worker.modules`.
+            factories, and what they hold, come from or refer to, and those given to multiprocessing's
+            `set_forkserver_preload`. (): none of users'. See `treadle.worker.modules`.
         start_timeout: seconds for all workers together to build their slots (and for a restarted one).
-        max_restarts: per worker in ten minutes; None: as often as it takes, unless ten in a row bring no answer.
-            "auto": None where whole episodes are played, which are made again, else 3.
-        worker_output: "prefix": stderr of worker processes goes through the caller, "[slot 3]" before each line, a
-            warning of several workers once (see docs/faults.md); "keep": it is shown only in errors, as is their
+        max_restarts: per worker in ten minutes; None: unlimited, unless ten in a row bring no answer. With "auto" it is
+            None where whole episodes are played, which are made again, else 3.
+        worker_output: with "prefix" stderr of worker processes goes through the caller, "[slot 3]" before each line, a
+            warning of several workers once (see docs/faults.md). With "keep" it is shown only in errors, as is their
             stdout.
-        worker_environ: environment variables of worker processes beside the caller's, such as
-            {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"} (None: without that one), or a function of the worker's
-            index that returns them. They are set before anything of users' is imported, so nothing is preloaded.
-            Libraries have one thread in workers unless the variables `THREADS` say more, here or in the caller.
-        recorder: is kept what a failure can be replayed from (`treadle.replay`)? "full": with a check sum of every
-            observation, where faces can. False: nothing is.
+        worker_environ: environment variables of worker processes beside the caller's, or a function of the worker's
+            index that returns them. Such as {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"}; None: without that
+            variable. They are set before any of the users' modules is imported, so nothing is preloaded. Libraries have
+            one thread in workers unless the variables `THREADS` say more, here or in the caller.
+        recorder: True: each failure comes with what replays it (`treadle.replay`). "full": with a check sum of every
+            observation, where faces can. False: nothing is recorded.
         recycle_after: when a worker process is replaced, between two episodes and with nothing lost. A whole number:
-            after so many episodes, for simulators that wear out. A text such as "2GB" or "500 MiB": when it has more
-            private memory (not the pool's shared one), on Linux. The log has a line, and no restart is counted.
-            Where an episode ends, and what of this the vectors can do: see `docs/faults.md`. None: never.
+            after so many episodes, for simulators that wear out. A text such as "2GB" or "500 MiB": once it has more
+            private memory (without the pool's shared memory), on Linux. The log has a line, and no restart is counted.
+            `docs/faults.md` has where an episode ends, and what of this the vectors can do. None: never.
 
     Raises:
-        UsageError: one of them makes no sense.
+        UsageError: a field makes no sense.
     """
 
     backend: str | None = None
@@ -97,20 +97,20 @@ class PoolOptions(WorkerOptions):
     """How a pool's workers are run, and what becomes of those that fail.
 
     Attributes:
-        step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). A worker that
-            streams is killed when it does not get on for so long. A thread cannot be killed: there
-            environments are of coroutines, which are cancelled; others are refused.
-            For slots in the caller's own thread (serial, inline), and in threads with on_failure "raise", it is
-            measured and not enforced: see `Calls.overruns`.
-        on_failure: "raise", "restart" or "drop" - what a worker's death leads to.
         close_timeout: seconds for a clean end; `close` takes at most one second more.
+        step_timeout: seconds for one request of a worker; None: no limit (one warning after a minute). A worker that
+            streams is killed when it does not get on for so long. A thread cannot be killed: the methods of its
+            environments must be coroutines, which are cancelled; other environments are refused. For slots in the
+            caller's own thread (serial, inline), and in threads with on_failure "raise", it is measured and not
+            enforced: see `Calls.overruns`.
+        on_failure: "raise", "restart" or "drop": what a worker's death leads to.
         placement: set by faces: of workers on nodes of a cluster, where the backend has any, `treadle.nodes.placing`.
         prints: set by faces: the stdout of workers goes where their stderr goes, to the caller's stderr.
-        brief: set by faces: the pool is over in a moment, so that no fork server is made for it. One that has imported
+        brief: set by faces: the pool is over in a moment, so no fork server is made for it. A server that has imported
             its modules already is used.
 
     Raises:
-        UsageError: one of them makes no sense.
+        UsageError: a field makes no sense.
     """
 
     backend: str = "process"
@@ -137,10 +137,10 @@ class PoolOptions(WorkerOptions):
 
 
 def chosen(given: WorkerOptions | None, **elsewhere: str) -> dict[str, Any]:
-    """The fields of a face's `worker_options` that differ from the defaults. The face chooses the others for its pool.
+    """Return the fields of a face's `worker_options` that differ from the defaults; the face chooses the others.
 
-    `elsewhere`: fields that the face has another place for, and what it is. Raises UsageError for these, and for
-    other objects.
+    `elsewhere`: fields that the face takes in another place -> that place. Raises UsageError for these, and for other
+    objects.
     """
     if given is None:
         return {}
@@ -154,14 +154,14 @@ def chosen(given: WorkerOptions | None, **elsewhere: str) -> dict[str, Any]:
 
 
 def started_by(given: WorkerOptions | None, start_method: str | None, name: str) -> WorkerOptions | None:
-    """The options of a face that takes the start method by a name of its own. Raises UsageError for both."""
+    """Return the options of a face that takes the start method by a name of its own. Raises UsageError for both."""
     if start_method is None:
         return given
     return WorkerOptions(start_method=start_method, **chosen(given, start_method=f"{name}= says it"))
 
 
 def environ_of(given: WorkerEnviron, index: int) -> dict[str, str]:
-    """The environment variables of a worker. Raises UsageError."""
+    """Return the environment variables of a worker. Raises UsageError."""
     mine = given(index) if callable(given) else given
     check_environ(mine or {})
     found = one_thread({**os.environ, **(mine or {})})
@@ -169,14 +169,16 @@ def environ_of(given: WorkerEnviron, index: int) -> dict[str, str]:
 
 
 def one_thread(environ: Mapping[str, Any]) -> dict[str, Any]:
-    """The same variables, and one thread for each library whose number of threads they do not say: there are as many
-    workers as cores."""
-    others = THREADS if OF_ALL not in environ else ()  # libraries look there when they have none of their own
+    """Return the variables, with one thread for each library whose number of threads they do not set.
+
+    There are as many workers as cores.
+    """
+    others = THREADS if OF_ALL not in environ else ()  # libraries read it when their own variable is not set
     return {**dict.fromkeys(others, "1"), **environ}
 
 
 def check_environ(given: Any) -> None:
-    """Raises UsageError for other objects than environment variables."""
+    """Raise UsageError for objects other than environment variables."""
     texts = isinstance(given, Mapping) and all(
         isinstance(name, str) and isinstance(value, str | None) for name, value in given.items()
     )

@@ -14,12 +14,13 @@ from treadle.wire.line import LineFields
 
 @dataclass(frozen=True)
 class Told:
-    """What a worker process is told of its part. With it go descriptors: the arena's, then those of two pipe bells (4)
-    if there are no `arena_bells`.
+    """The message that gives a worker process its part of the memory.
+
+    With it go descriptors: the arena's, then those of two pipe bells (4) unless there are `arena_bells`.
 
     Attributes:
-        rows: what all slots' rows are; None: there are none.
-        longest: ns of waits that it tries in; see `Rhythm`.
+        rows: the rows of all slots; None: the pool has none.
+        longest: ns for which the worker keeps trying before it sleeps; see `Rhythm`.
     """
 
     segments: list[tuple[int, int]]
@@ -36,9 +37,9 @@ class Place:
 
     Attributes:
         bell: the worker's.
-        rows: those of its slots, for a worker in this process; None for others, and where there are no rows.
-        longest: ns of waits that the caller tries in.
-        told: what a process is told, None for a worker that is none; `fds` go along.
+        rows: those of its slots, for a worker in this process; None for others, and where the pool has no rows.
+        longest: ns for which the caller keeps trying before it sleeps.
+        told: the message to a process; None for other workers. `fds` go along.
     """
 
     arena: Arena

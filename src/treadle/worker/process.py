@@ -1,8 +1,8 @@
 """Workers in processes of their own: how they are started, watched, asked for their stack, and ended.
 
-Three ways to start one, all ending in `child.main` on one socket: `forkserver` (default: a fork of a clean process
-with our imports loaded), `spawn` (a new interpreter: slower), `fork` (a copy of the caller:
-only on request, and refused while the caller has threads, whose locks the copy would inherit locked).
+There are three ways to start one, all of which end in `child.main` on one socket. `forkserver` (the default) forks a
+clean process that has our imports loaded. `spawn` starts a new interpreter, which is slower. `fork` copies the caller.
+It is used only on request, and refused while the caller has threads, whose locks the copy would inherit locked.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ START_METHODS = ("forkserver", "spawn", "fork")
 PAYLOAD_TIMEOUT = 30.0  # seconds for the rest of a message that a worker has announced
 OWN, CGROUP, VMSTAT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"), Path("/proc/vmstat")
 
-Kills = dict[str, int]  # file -> how many processes were killed, as it says; files that say nothing are not there
+Kills = dict[str, int]  # file -> how many processes it counts as killed; files that count none are left out
 
 
 @dataclass(frozen=True)
 class Child:
-    """A started process. When it has ended `reap()` says how, as os.waitstatus_to_exitcode does; None: unknown."""
+    """A started process. `reap()` returns how it ended, as os.waitstatus_to_exitcode does; None: unknown."""
 
     pid: int
     pidfd: int
@@ -53,11 +53,11 @@ class Child:
 
 
 class ProcessCommon(Common):
-    """What the worker processes of a pool share: how they are started, with which modules, and who reads their stderr.
+    """The start, the preloaded modules and the reader of stderr, which the worker processes of a pool share.
 
     Attributes:
-        reader: of what they write to their stderr, and with `stdout_too` to their stdout; None: none has been started.
-        carriers: worker's index -> what it, and any that follows it, is sent along.
+        reader: of their stderr, and with `stdout_too` of their stdout; None: no worker has been started.
+        carriers: worker's index -> the files that it, and each successor, is sent along.
     """
 
     def __init__(self, options: PoolOptions) -> None:
@@ -69,8 +69,8 @@ class ProcessCommon(Common):
         self.stdout_too = options.prints or options.worker_output == "keep"
         self.reader: StderrReader | None = None
         self.carriers: dict[int, carried.Carrier] = {}
-        self.preload: tuple[str, ...] = ()  # modules that the fork server has imported, if it can
-        self.ours: tuple[str, ...] = ()  # those of this package, which it can
+        self.preload: tuple[str, ...] = ()  # modules of others that the fork server has imported, as far as it could
+        self.ours: tuple[str, ...] = ()  # modules of this package, which the fork server imports
         self._pickles: dict[bytes, None] = {}
 
     def spec(self, index: int, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]]) -> WorkerSpec:
@@ -103,7 +103,7 @@ class ProcessWorker(Worker):
     """One worker process. Not for two threads at once."""
 
     shared, payload_timeout = True, PAYLOAD_TIMEOUT
-    _crash = -1  # a file: see `child.Start`
+    _crash = -1  # the crash report's descriptor: see `child.Start`
     _child = Child(-1, -1, lambda: None)
 
     @classmethod
@@ -111,7 +111,7 @@ class ProcessWorker(Worker):
         return ProcessCommon(options)
 
     @property
-    def starts_here(self) -> bool:  # type: ignore[override]  # a copy of the caller is made by the caller's own thread
+    def starts_here(self) -> bool:  # type: ignore[override]  # the caller's own thread makes a copy of the caller
         return bool(self.common.start_method == "fork")
 
     def start(self) -> None:
@@ -125,20 +125,20 @@ class ProcessWorker(Worker):
         self._tail: Tail | None = None
         self._kills = kills()
         self._watch = select.poll()  # its pidfd
-        self._child = type(self)._child  # the one before has been buried, and its number may be another's
+        self._child = type(self)._child  # the former process is buried, and its number may be another's
         try:
             self._crash = anonymous_file("treadle-crash")
             os.lseek(self._crash, child.REPORT, os.SEEK_SET)
             self._child = forkserver.insist(self._launch)
             self._watch.register(self._child.pidfd, select.POLLIN)
             self._greet(self.common.carriers[self.index].files)
-        except BaseException:  # no more descriptors, say: nothing of it stays behind
+        except BaseException:  # no more descriptors, for example: nothing of it stays behind
             self.abandon()
             raise
         self.pid = self._child.pid
 
     def _launch(self) -> Child:
-        """A new process, on a channel of its own: what a server has forked just before it died finds its end closed."""
+        """Start a process on a channel of its own. A process that a dying server has forked finds its end closed."""
         self.channel, theirs = Channel.pair()
         try:
             with theirs:
@@ -148,7 +148,7 @@ class ProcessWorker(Worker):
             raise
 
     def _greet(self, files: list[io.FileIO]) -> None:
-        """Send the first message, with the worker's stdout, stderr, lifeline and crash file, and what goes along."""
+        """Send the first message with the worker's stdout, stderr, lifeline and crash file, and the carrier's files."""
         environ = environ_of(self.common.options.worker_environ, self.index)
         start = child.Start.now(self.spec, environ)
         theirs: list[int] = []
@@ -176,7 +176,10 @@ class ProcessWorker(Worker):
             os.close(crash)
 
     def fds(self, *, closing: bool = False) -> list[int]:
-        """What to poll while it starts, or while it is to end (an end of file on the channel says nothing then)."""
+        """Return the descriptors to poll while it starts, or while it is to end.
+
+        An end of file on the channel means nothing while it ends.
+        """
         found = [self._child.pidfd] if closing else [self.channel.fileno(), self._child.pidfd]
         return [fd for fd in found if fd >= 0]
 
@@ -184,16 +187,16 @@ class ProcessWorker(Worker):
         try:
             self.channel.pump()
             message = self.channel.recv()
-        except Undecodable as undecodable:  # its spaces, say: of a module that is not here
+        except Undecodable as undecodable:  # its spaces, for example: of a module that cannot be imported here
             return Hello(self._child.pid, failed=(self.spec.slots[0], Raised.of(undecodable.error, "init")))
-        except TooManyFiles:  # of ours, which a large hello takes one of: it is lost
+        except TooManyFiles:  # the caller's limit: a large hello needs a descriptor, and is lost
             raise
         except (EOFError, OSError):
             return None
         return None if message is None else message[0]
 
     def building(self) -> int | None:
-        """The slot that it builds, or has built last; None while it has not got so far and has several."""
+        """Return the slot that it builds, or has built last; None while it has not begun and has several."""
         slots = self.spec.slots
         said = os.pread(self._crash, child.REPORT, 0).strip(b"\0 ") if self._crash >= 0 else b""
         return int(said) if said else slots[0] if len(slots) == 1 else None
@@ -203,7 +206,7 @@ class ProcessWorker(Worker):
         line = Line(place.arena, place.line, *bells, self.channel, self.slots, longest=longest)
         line.clear()
         self.line = line
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it dies: seen where deaths are
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it dies: `ended` will find out
             self.channel.send(place.told, place.fds)
 
     def ended(self) -> bool:
@@ -213,7 +216,7 @@ class ProcessWorker(Worker):
         return self._ended
 
     def stack(self, timeout: float = 0.5) -> str:
-        """Its Python stack now, also when it holds the GIL in C; "" when it does not answer (stopped, or dying)."""
+        """Return its Python stack now, also if it holds the GIL in C; "" if it does not answer (stopped, dying)."""
         before = max(child.REPORT, os.fstat(self._crash).st_size)
         try:
             os.kill(self._child.pid, child.STACK_SIGNAL)
@@ -239,7 +242,7 @@ class ProcessWorker(Worker):
             return  # dying already
 
     def kill(self, number: int) -> None:
-        """Signal its whole group."""
+        """Signal its whole process group."""
         if self._reaped or not self._has_its_number():
             return
         self._forced = True
@@ -250,8 +253,11 @@ class ProcessWorker(Worker):
                 os.kill(self._child.pid, number)  # so young that it does not lead a group yet
 
     def _has_its_number(self) -> bool:
-        """Is it still there, if only as a zombie? When somebody else has reaped it (because its fork server died, say)
-        its number may be another's by now, and must not be signalled."""
+        """Return True if the process is still there, if only as a zombie.
+
+        When other code has reaped it (because its fork server died, for example), its number may be another process's
+        by now. It must not be signalled.
+        """
         try:
             signal.pidfd_send_signal(self._child.pidfd, 0)
         except ProcessLookupError:
@@ -259,13 +265,13 @@ class ProcessWorker(Worker):
         return True
 
     def bury(self, timeout: float = 1.0) -> ExitReport:
-        """After its end: learn how it ended, end what it left behind in its group, close every descriptor."""
+        """Learn how it ended, kill what it left in its group, and close every descriptor. Called after its end."""
         if self._crash < 0:
             return self.report
         if not self._reaped:
             if self._has_its_number():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._child.pid, signal.SIGKILL)  # children of its that outlived it
+                    os.killpg(self._child.pid, signal.SIGKILL)  # its children that outlived it
             status = self._child.reap() if forkserver.wait_readable([self._child.pidfd], timeout) else None
             lines = self._reader.finish(self._tail) if self._tail is not None else ()
             stack = os.pread(self._crash, 65536, child.REPORT).decode("utf-8", "replace").strip()
@@ -280,7 +286,7 @@ class ProcessWorker(Worker):
                 lines=0 if self._tail is None else self._tail.count,
             )
             self._ended = self._reaped = True
-        # noted as closed before they are: when an interrupt comes between, this is called again
+        # noted as closed before they are closed: after an interrupt between the two, this is called again
         self.line = None
         self.channel.close()
         pidfd, self._child = self._child.pidfd, replace(self._child, pidfd=-1)
@@ -292,11 +298,11 @@ class ProcessWorker(Worker):
 
     def __del__(self) -> None:
         if self._crash >= 0 and self._made_by == os.getpid():
-            self.abandon()  # an interrupt came before anybody knew of it
+            self.abandon()  # an interrupt came before the pool had the worker
 
 
 def _fatal(text: str) -> str:
-    """The dump of a fatal signal; earlier ones that were asked for are not what it died of."""
+    """Return the dump of a fatal signal; earlier dumps that were asked for have not caused the death."""
     at = text.rfind("Fatal Python error")
     return text[at:] if at >= 0 else ""
 
@@ -310,11 +316,12 @@ def _prefix(slots: tuple[int, ...]) -> str:
 
 def check_start_method(start_method: str) -> None:
     if start_method not in START_METHODS:
-        # in multiprocessing's own words, too
+        # multiprocessing's own words, too
         names = ", ".join(START_METHODS)
         raise UsageError(f"start_method must be one of {names}: cannot find context for {start_method!r}")
     if start_method == "fork":
-        # one that `threading` did not start is listed once it has asked for its own name, and stays listed at its end
+        # a thread that `threading` did not start is listed once it has asked for its own name, and stays listed at its
+        # end
         running = sys._current_frames()
         others = [t for t in threading.enumerate() if t is not threading.main_thread() and t.ident in running]
         threads = [t.name for t in others if t.name != THREAD_NAME]
@@ -326,7 +333,7 @@ def check_start_method(start_method: str) -> None:
 
 
 def _started(sock: Any, common: ProcessCommon) -> Child:
-    """A new process on `sock`."""
+    """Start a process on `sock`."""
     if common.start_method == "forkserver":
         server = forkserver.server(common.preload)
         pid, pidfd = server.fork(sock, common.ours)
@@ -338,7 +345,7 @@ def _started(sock: Any, common: ProcessCommon) -> Child:
             stdin=subprocess.DEVNULL,
             env=one_thread(os.environ),
         )
-        process.returncode = 0  # it is waited for here
+        process.returncode = 0  # `waited` waits for it
         return Child(process.pid, os.pidfd_open(process.pid), partial(forkserver.waited, process.pid))
     sys.stdout.flush()
     sys.stderr.flush()
@@ -351,7 +358,7 @@ def _started(sock: Any, common: ProcessCommon) -> Child:
 
 
 def _after_fork() -> None:
-    """In a forked child: what multiprocessing does in its own, so that a manager's proxies connect anew."""
+    """Do in a forked child what multiprocessing does in its own, so that a manager's proxies connect anew."""
     from multiprocessing import util
 
     util._finalizer_registry.clear()  # type: ignore[attr-defined]  # they are the caller's
@@ -359,7 +366,7 @@ def _after_fork() -> None:
 
 
 def _only(keep: int) -> None:
-    """In a forked child: let go of every pipe, socket and memory file of this package that the caller held."""
+    """Close in a forked child every pipe, socket and memory file of this package that the caller held."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         if fd <= 2 or fd == keep:
@@ -372,13 +379,13 @@ def _only(keep: int) -> None:
 
 
 # -- out of memory? --------------------------------------------------------------------------------------------------
-# A worker that the out-of-memory killer ends is gone by SIGKILL, like one that somebody kills by hand; nothing of its
-# own can tell. But the kernel counts: for a control group (`memory.events` or, of version 1, `memory.oom_control`) and
-# for the machine (`/proc/vmstat`); and it counts before it sends the signal.
+# A worker that the out-of-memory killer ends is gone by SIGKILL, as if killed by hand, and can report nothing. But the
+# kernel counts: for a control group (`memory.events` or, of version 1, `memory.oom_control`) and for the machine
+# (`/proc/vmstat`); and it counts before it sends the signal.
 
 
 def kills() -> Kills:
-    """The counters as they are now."""
+    """Return the counters as they are now."""
     found = {}
     for path in (*_group_files(), VMSTAT):
         count = _count(path)
@@ -388,7 +395,7 @@ def kills() -> Kills:
 
 
 def risen(before: Kills, now: Kills) -> str:
-    """The first counter that has risen, in words; "" when none has."""
+    """Return the first counter that has risen, in words; "" when none has."""
     for path, count in now.items():
         if count > before.get(path, count):
             return f"the kernel counts {count} out-of-memory kills in {path}, before it started {before[path]}"
@@ -396,7 +403,7 @@ def risen(before: Kills, now: Kills) -> str:
 
 
 def _group_files() -> list[Path]:
-    """This process's groups: where they are named, and where a container shows its own as the root."""
+    """Return the counter files of this process's groups: under the group's name, or at the root as in a container."""
     files = []
     for line in text_of(OWN).splitlines():
         _, controllers, name = line.split(":", 2)

@@ -1,8 +1,8 @@
-"""What a worker records while a trace is on: when each slot steps and resets, and when the worker waits and answers.
+"""The recorder of a worker while a trace is on: its slots' steps and resets, its own waits and answers.
 
-Nothing of this is on the way of a worker that is not traced. While one is, functions stand in for those that are timed,
-and `end` puts the originals back. Events are kept in a ring in the worker's own memory, as tuples (lane, name, start,
-end) in nanoseconds of the clock that all processes of a machine share, and written to a file at the end.
+A worker that is not traced runs none of this. While one is traced, functions stand in for those that are timed, and
+`end` puts the originals back. Events are kept in a ring in the worker's own memory and written to a file at the end. An
+event is a tuple (lane, name, start, end), in nanoseconds of the clock that all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Recorder:
     """Keeps the last events of one worker, or of the caller.
 
     Args:
-        file: that is written by `end`.
+        file: the file that `end` writes.
         name: of the worker, for people.
 
     Attributes:
@@ -43,7 +43,7 @@ class Recorder:
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def timed(self, lane: int, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that does the same and notes an event."""
+        """Return a function that does the same and notes an event."""
         note, clock = self.note, perf_counter_ns
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -104,10 +104,10 @@ class Recorder:
 
 
 class TimedSteps(list[Any]):
-    """The steps of a server's slots, each of which notes an event, whatever is put in its place later.
+    """The steps of a server's slots, each of which notes an event; a step that is assigned later does, too.
 
     Attributes:
-        plain: the same without that.
+        plain: the steps that note nothing.
     """
 
     def __init__(self, steps: Iterable[Any], recorder: Recorder, first: int) -> None:
@@ -124,7 +124,7 @@ class TimedSteps(list[Any]):
 
 
 def recorder_of(directory: str, index: int, slots: Iterable[int], line: Any) -> Recorder:
-    """That of a worker, which writes a file of its own into the directory; `line`: None in the caller's own thread."""
+    """Return a worker's recorder, which writes a file in the directory. `line`: None in the caller's own thread."""
     file = f"{directory}/{index}-{os.getpid()}-{perf_counter_ns()}.json"
     made = Recorder(file, f"worker {index}" if line is not None else "the caller's slots")
     made.lanes |= {1 + slot: f"slot {slot}" for slot in slots}

@@ -1,10 +1,10 @@
 """The server: the one dispatcher over a worker's slots, the same in a process, a thread and the caller itself.
 
-It turns requests into replies and never raises for what a slot's program does: a failure is part of the reply, one
-slot's own, and the other slots' results stand. Indices here are local (0..k-1); replies name slots.
+It turns requests into replies and never raises what a slot's program raises. A failure is part of the reply and belongs
+to its slot alone; the other slots' results stand. Indices here are local (0..k-1); replies name slots.
 
-`step` is the tightest loop of the project. Everything in it is bound beforehand; a step that neither ends an episode
-nor carries an info costs the env's own step, one write of the observation, one of the reward and one of `done`.
+`step` is the tightest loop of the project. Everything in it is bound beforehand. A step that neither ends an episode
+nor carries an info costs the environment's own step and three writes: observation, reward and `done`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,27 @@ from treadle.wire.info_rows import FinalRows, InfoPacker, InfoRows
 from treadle.wire.messages import Extras, Op, Raised, Reply, Request, shown, unsendable, without_failing
 from treadle.worker.recorder import WORKER, Recorder, TimedSteps, recorder_of
 
-EVERY, COSTS = 127, 1_500_000  # one request of so many is timed; more, where a slot takes so many ns, or part of them
+EVERY, COSTS = 127, 1_500_000  # one request of EVERY is timed; more, where a slot takes COSTS ns or a part of that
 
 
 class Server:
-    """Attributes:
-    ended: did a slot's episode end in the latest step?
-    due: the number of the next request whose steps are timed, slot by slot.
-    took: ns of the latest one.
-    alone: are there no workers beside it? Then infos that are numbers stay dicts: nothing joins them as rows.
+    """Serves the requests of a worker's slots.
+
+    Args:
+        slots: their numbers.
+        programs: one a slot.
+        in_caller: see `caught`.
+        local: True: replies are not pickled on their way, so they are made snapshots here.
+
+    Attributes:
+        ended: True if a slot's episode ended in the latest step.
+        due: the number of the next request whose steps are timed, slot by slot.
+        took: ns of the latest timed request.
+        alone: True if it serves without workers beside it. Infos that are numbers then stay dicts, as nothing joins
+            them as rows.
     """
 
     def __init__(self, slots: tuple[int, ...], programs: list[Any], *, in_caller: bool = False, local: bool = False):
-        """`in_caller`: see `caught`. `local`: replies are not pickled on their way, so they are made snapshots here."""
         self.slots, self.programs = slots, programs
         self._catch: Any = caught(in_caller)
         self._local = local
@@ -47,7 +55,7 @@ class Server:
         self._ticks = 0  # steps taken by all slots together; a slot's own count is this plus its own
         self._packer = InfoPacker(slots)
         self._own: Any = [0] * k
-        self._began: Any = [0] * k  # the count at which the slot's episode began
+        self._began: Any = [0] * k  # the count of steps at which the slot's episode began
         self._episode: Any = [0 if p.begun else -1 for p in programs]
         self._seed: list[int | None] = [None] * k
         self._phase = "step"
@@ -58,14 +66,14 @@ class Server:
         self.alone = False
 
     def attach(self, rows: Rows) -> None:
-        """Step into these rows. The count of steps and episodes is kept there from now on, for the caller to read."""
+        """Step into these rows. The counts of steps and episodes are kept there from now on, for the caller to read."""
         self._rows = rows
         for i in self._all:
             rows.began[i], rows.episode[i], rows.own[i] = self._began[i], self._episode[i], self._own[i]
         self._began, self._episode, self._own = rows.began, rows.episode, rows.own
 
     def handle(self, request: Request, control: Any) -> Iterator[Reply]:
-        """Serve one request; `control` is what streams ask between steps."""
+        """Serve one request. `control`: answers streams between steps."""
         if request.op is Op.STREAM:
             yield from self._stream(request.id, request.payload, control)
             return
@@ -86,7 +94,7 @@ class Server:
         yield Reply(request.id, extras)
 
     def record(self, directory: str | None, worker: int, line: Any = None) -> None:
-        """Write events into a file of this directory, from now until it is called with None or closed."""
+        """Write events to a file in this directory until this is called with None, or the server is closed."""
         if self._recorder is not None:
             self._recorder.end()
             self._steps, self._recorder = self._steps.plain, None  # type: ignore[attr-defined]
@@ -99,28 +107,28 @@ class Server:
                 recorder.swap(WORKER, "step", self, "step")
 
     def close(self) -> dict[int, Raised]:
-        """Close every program; what they raise is returned, never raised."""
+        """Close every program; return what they raise, and never raise it."""
         self.record(None, 0)
         raised = {}
         for i, program in enumerate(self.programs):
             try:
                 program.close()
             except self._catch as error:
-                with suppress(GivenUp):  # nobody is to be told
+                with suppress(GivenUp):  # GivenUp: the caller no longer waits for an answer
                     raised[self.slots[i]] = self._raised(i, error, "close")
         return raised
 
     # -- lockstep ----------------------------------------------------------------------------------------------------
 
     def step(self, id: int, block: int, chosen: list[int] | None = None, mailed: Mailed | None = None) -> Extras | None:
-        """Step all slots, or the `chosen` (slot numbers), into the rows of `block`. None: nothing to add.
+        """Step all slots, or the `chosen` (slot numbers), into the rows of `block`. Returns None if rows say it all.
 
-        `mailed`: actions that came by message, k values a leaf, whatever is chosen.
+        `mailed`: actions that came by message, k values a leaf, whichever slots are chosen.
         """
         rows = self._rows
         try:
             view = self._view = rows.block(block)  # type: ignore[union-attr]
-        except OSError as error:  # no room for a mapping: told, and the worker lives
+        except OSError as error:  # there was no room for a mapping: it is reported, and the worker lives
             return self._unmapped(id, error, chosen)
         actions = rows.read_actions(mailed)  # type: ignore[union-attr]
         steps, writes = self._steps, view.writes
@@ -167,7 +175,7 @@ class Server:
                 done[i] = id
         if view.staged and chosen is None:
             view.settle()
-        elif view.staged:  # the rows of others may be those of another step
+        elif view.staged:  # the rows of the other slots may belong to another step
             for i in indices:
                 view.settle_row(i)
         if infos or loose or finals or raised:
@@ -175,7 +183,7 @@ class Server:
         return None
 
     def _timing(self, todo: Iterator[Any], id: int) -> Iterator[Any]:
-        """The same slots; what is done between one and the next is timed. A step's reset counts by itself."""
+        """Yield the same slots, and time what the caller does between them. A step's reset counts by itself."""
         rows: Any = self._rows
         began = last = perf_counter_ns()
         for i, step, action, write in todo:
@@ -195,7 +203,7 @@ class Server:
         return untold
 
     def _unmapped(self, id: int, error: OSError, chosen: list[int] | None) -> Extras:
-        """A block that cannot be written: nobody is stepped."""
+        """Return the answer where the block cannot be written: no slot is stepped."""
         slots = self.slots if chosen is None else chosen
         for slot in slots:
             self._rows.done[slot - self.slots[0]] = id  # type: ignore[union-attr]
@@ -212,7 +220,7 @@ class Server:
         truncated: Any,
         info: dict[str, Any],
     ) -> tuple[Any, dict[str, Any]]:
-        """A step that ended its episode: keep the terminal row, let the program move on as it is set to."""
+        """Handle a step that ended its episode: keep the terminal row, let the program move on as it is set to."""
         self.ended = True
         view.terminated[i] = terminated = bool(terminated)
         view.truncated[i] = truncated = bool(truncated)
@@ -238,7 +246,7 @@ class Server:
         self._rows.resetting[i] += perf_counter_ns() - began  # type: ignore[union-attr]
         self._phase = "step"
         if record.final_info is not None:
-            if record.final_info or untold is not None:  # the row itself is in the arena: most ends need no words
+            if record.final_info or untold is not None:  # the row itself is in the arena: most ends add nothing to it
                 finals[i] = (record.final_info, untold)
             self._episode[i] += 1
             self._began[i] = self._ticks + self._own[i]
@@ -246,7 +254,7 @@ class Server:
         return record.observation, record.info
 
     def _begin_row(self, i: int, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Stands in for a slot's step when that step is to begin the next episode (NEXT_STEP)."""
+        """Begin the next episode, in the place of a slot's step (NEXT_STEP)."""
         self._phase = "reset"
         program = self.programs[i]
         began = perf_counter_ns()
@@ -291,7 +299,7 @@ class Server:
 
     def _call(self, id: int, orders: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]]) -> Extras:
         results: dict[int, Any] = {}
-        handed: dict[int, Any] = {}  # results that are no copies
+        handed: dict[int, Any] = {}  # results that are not copied
         raised: dict[int, Raised] = {}
         for slot, (name, args, kwargs) in orders.items():
             i = slot - self.slots[0]
@@ -318,10 +326,10 @@ class Server:
         return isinstance(step, partial) and step.func == self._begin_row
 
     def _stream(self, id: int, orders: dict[int, Any], control: Any) -> Iterator[Reply]:
-        """Round robin over the slots that still have something to say. What a stream returns is told at its end."""
+        """Run the slots' streams round robin until all have ended. A stream's return value is sent at its end."""
         indices = [(slot - self.slots[0], order) for slot, order in orders.items()]
         open_streams = {i: self._opened(i, order, control) for i, order in indices}
-        last: Extras | None = None  # what the last one has returned
+        last: Extras | None = None  # what the latest stream to end has returned
         while open_streams:
             for i, results in list(open_streams.items()):
                 try:
@@ -340,7 +348,7 @@ class Server:
         yield Reply(id, last)
 
     def _opened(self, i: int, order: Any, control: Any) -> Generator[Any, None, Any]:
-        """A program's stream; what opening it raises comes with its first result."""
+        """Run a program's stream. Opening it inside a generator makes its exception come with the first result."""
         return (yield from self.programs[i].stream(order, control))
 
     # -- helpers -----------------------------------------------------------------------------------------------------
@@ -360,8 +368,10 @@ class Server:
         raised: dict[int, Raised],
         actions: Any = None,
     ) -> Extras:
-        """What a step or a reset says beyond its rows; infos become rows of numbers where they can. One that is none
-        (`checked_info`) becomes its slot's failure."""
+        """Return what a step or a reset says beyond its rows. Infos become rows of numbers where they can.
+
+        A value that is not an info (`checked_info`) becomes its slot's failure.
+        """
         groups: Any = ()
         if self.alone and not (loose or finals or raised) and (own := numbers_copied(infos)) is not None:
             return Extras(own, {}, {}, {})
@@ -375,7 +385,7 @@ class Server:
             except self._catch as error:
                 raised[i] = self._raised(i, error, self._phase, None if actions is None else actions[i])
         final_groups: Any = ()
-        if finals and not self._local:  # in the caller they are its own already
+        if finals and not self._local:  # in the caller they are its own copies already
             final_groups, rest = self._packer.pack({i: info for i, (info, more) in finals.items() if more is None})
             finals = {i: final for i, final in finals.items() if final[1] is not None or i in rest}
         extras = self._extras({i: info for i, info in infos.items() if i not in raised}, loose, finals, raised)
@@ -401,7 +411,7 @@ class Server:
             raise error
         where: dict[str, Any] = {"episode": self._episode[i] if self._episode[i] >= 0 else None, "seed": self._seed[i]}
         placed = attributes_of(error)
-        if phase == "stream":  # a stream's program says itself where it was
+        if phase == "stream":  # a stream's program reports its own place
             phase = placed.get("treadle_phase", phase)
             where.update(placed.get("treadle_where", {}))
         elif phase == "step":
@@ -410,16 +420,22 @@ class Server:
 
 
 def caught(in_caller: bool) -> Any:
-    """What counts as a slot's own failure. In the caller's own thread a KeyboardInterrupt is the person's at the
-    keyboard and passes through, and so does whatever else is no Exception: a signal handler may have raised it."""
+    """Return the exceptions that count as a slot's own failure.
+
+    In the caller's own thread a KeyboardInterrupt comes from the person at the keyboard and passes through. So does
+    every other exception that is not an Exception: a signal handler may have raised it.
+    """
     return (Exception, SystemExit, GeneratorExit) if in_caller else BaseException
 
 
 def _of_reward(error: BaseException, reward: Any) -> BaseException:
-    """The error of a step; of a reward that could not be written a memoryview tells its format, and this what it is."""
-    if type(error) is not TypeError or isinstance(reward, Real):  # of another class: nothing of its own runs here
+    """Return the error of a step.
+
+    For a reward that could not be written, a memoryview reports its own format; this error has the reward itself.
+    """
+    if type(error) is not TypeError or isinstance(reward, Real):  # another class: none of its code runs here
         return error
-    here = error.__traceback__ is not None and error.__traceback__.tb_next is None  # not within the environment
+    here = error.__traceback__ is not None and error.__traceback__.tb_next is None  # not raised within the environment
     if here and str(error).startswith("memoryview: "):
         return TypeError(f"a reward is one number, got {shown(reward)}").with_traceback(error.__traceback__)
     return error

@@ -1,11 +1,12 @@
-"""What workers write to their stderr (and stdout, where that is asked for): passed on with a prefix that names the
-slots, the last lines kept for errors.
+"""The stderr of workers, and their stdout on request.
+
+Lines are passed on with a prefix that names the slots, and the last ones kept for errors.
 
 One thread of the caller reads all of a pool's pipes, so that a worker can never block on a full one.
 
 Packages of environments warn in each worker, some for each environment. The same warning is passed on once a process,
-whichever worker it comes from: a line as Python's `warnings` writes it, with the line of source after it, or as MuJoCo
-does, `WARNING: ...` and an empty line. Empty lines are not passed on. All others are, however often they come.
+whichever worker it comes from. A warning is a line of Python's `warnings`, with the line of source after it, or
+MuJoCo's `WARNING: ...` and an empty line. Empty lines are not passed on. All others are, however often they come.
 """
 
 from __future__ import annotations
@@ -23,21 +24,24 @@ from itertools import compress, zip_longest
 KEPT = 50  # lines a worker
 AT_ONCE = 16  # reads of one pipe, more than one pipe holds
 THREAD_NAME = "treadle-stderr"
-MOST_WARNINGS = 1000  # that are remembered
+MOST_WARNINGS = 1000  # warnings that are remembered
 MOMENT = 0.02  # seconds in which an empty line may follow
 _WARNING = re.compile(r".+:\d+: \w*Warning: ")
 _CODE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")  # colours, cursors, titles
 
-_warned: set[str] = set()  # what this process has passed on of warnings
+_warned: set[str] = set()  # warnings that this process has passed on
 
 
 def plain(text: str) -> str:
-    """Without the codes that only a terminal understands."""
+    """Return the text without the codes that only a terminal understands."""
     return _CODE.sub("", text) if "\x1b" in text else text
 
 
 class StderrReader:
-    """`shown`: are lines passed on? Else they are only kept."""
+    """Reads the stderr of a pool's workers in a thread.
+
+    `shown`: True: lines are passed on; False: they are only kept.
+    """
 
     def __init__(self, *, shown: bool = True) -> None:
         self._shown = shown
@@ -61,7 +65,7 @@ class StderrReader:
         return tail
 
     def finish(self, tail: Tail) -> tuple[str, ...]:
-        """Read what is left of a worker that is gone (a grandchild may hold the pipe open for ever) and stop there."""
+        """Read the rest of an ended worker's output, and close the pipe, which a grandchild may hold open for ever."""
         with self._lock:
             if tail.fd >= 0:
                 self._drain(tail)
@@ -69,7 +73,7 @@ class StderrReader:
         return tail.lines()
 
     def close(self) -> None:
-        """Stop the thread and close everything. Idempotent, and good to call again after an interrupt."""
+        """Stop the thread and close everything. Idempotent; can be called again after an interrupt."""
         with self._lock:
             if self._closed:
                 return
@@ -100,8 +104,7 @@ class StderrReader:
                         self._drop(key.data)
 
     def _drain(self, tail: Tail) -> bool:
-        """Read what there is, and not for ever where somebody keeps writing: the others' pipes fill up meanwhile. False
-        at the end of the pipe."""
+        """Read at most `AT_ONCE` times, as the other pipes fill up meanwhile. Returns False at the end of the pipe."""
         for _ in range(AT_ONCE):
             try:
                 data = os.read(tail.fd, 65536)
@@ -124,24 +127,24 @@ class StderrReader:
 
 
 class Tail:
-    """One worker's stderr: complete lines are passed on, the last ones kept. `count`: of all that say anything."""
+    """One worker's stderr: complete lines are passed on, the last ones kept. `count`: lines that are not blank."""
 
     def __init__(self, fd: int, prefix: str, *, shown: bool = True) -> None:
         self.fd, self.prefix, self._shown, self.count = fd, prefix, shown, 0
         self._kept: deque[str] = deque(maxlen=KEPT)
         self._open = b""
-        self._source = False  # may the next line be of a warning that was not passed on?
+        self._source = False  # True if the next line may belong to a warning that was not passed on
 
     @property
     def held(self) -> bool:
-        """Is a line kept back until it is known whether an empty one follows?"""
+        """True while a line is kept back until it is known whether an empty one follows."""
         return self._open.endswith(b"\n")
 
     def feed(self, data: bytes) -> None:
         *lines, self._open = (self._open + data).split(b"\n")
         if lines and not self._open and lines[-1].startswith(b"WARNING: "):
             self._open = lines.pop() + b"\n"
-        if len(self._open) > 65536:  # a line without an end: pass it on in pieces
+        if len(self._open) > 65536:  # a line without an end is passed on in pieces
             lines.append(self._open)
             self._open = b""
         self._emit(lines)
@@ -168,12 +171,14 @@ class Tail:
                     shown = compress(texts if as_it_is else bare, news)
                     sys.stderr.write("".join(f"{self.prefix} {text}\n" for text in shown))
                     sys.stderr.flush()
-            except Exception:  # noqa: BLE001 - it is closed, or an object of anybody's: workers must not wait for it
+            except Exception:  # noqa: BLE001 - it is closed, or a foreign object: workers must not wait for it
                 return
 
     def _is_news(self, line: str, following: str | None) -> bool:
-        """Neither empty, nor a warning again, nor the line of source that Python writes after one. `following`: the
-        line after it, if that is there already."""
+        """Return True for a line that is not empty, not a repeated warning, and not the source line after one.
+
+        `following`: the line after it, if that is there already.
+        """
         source, self._source = self._source and line.startswith("  "), False
         of_c = line.startswith("WARNING: ") and following == ""
         of_python = "Warning: " in line and _WARNING.match(line) is not None

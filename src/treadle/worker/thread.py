@@ -1,5 +1,7 @@
-"""Workers that are threads of the caller's. They cannot be killed: where one is late and is to be replaced, the
-coroutine that it waits for is cancelled (`treadle.coroutines`). Everything else is the same walk.
+"""Workers that are threads of the caller's.
+
+They cannot be killed: where one is late and is to be replaced, the coroutine that it waits for is cancelled
+(`treadle.coroutines`). Everything else is as for processes.
 """
 
 from __future__ import annotations
@@ -29,20 +31,20 @@ log = logging.getLogger("treadle")
 
 @dataclass(frozen=True, slots=True)
 class LocalPacked:
-    """A message that needs no pickling, and so never fits the box."""
+    """A message that needs no pickling, and so never goes into the box."""
 
     body: Any
     size: float = float("inf")
 
     def discard(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 class LocalChannel:
-    """One end of a road within a process: messages pass by reference."""
+    """One end of a channel within a process: messages pass by reference."""
 
     in_process = True
-    outbox = ()  # what has yet to be sent: nothing
+    outbox = ()  # messages that are not sent yet: none
 
     def __init__(self, inbox: deque[Any], outbox: deque[Any]) -> None:
         self._inbox, self._outbox = inbox, outbox
@@ -61,12 +63,12 @@ class LocalChannel:
         self._outbox.append(packed.body)
 
     def recv_wait(self, timeout: float | None = None) -> tuple[Any, list[int]] | None:
-        """What is announced is there, or never comes."""
+        """Return the message that was announced, or None: it never comes later."""
         return (self._inbox.popleft(), []) if self._inbox else None
 
 
 class TheirLine(WorkerLine):
-    """The thread's half. One that was given up has nothing more to say."""
+    """The thread's half of the line. A thread that was given up answers nothing more."""
 
     owner: Owner
 
@@ -90,7 +92,7 @@ class ThreadWorker(Worker):
         self._places: queue.SimpleQueue[tuple[WorkerLine, Rows | None] | None] = queue.SimpleQueue()
         self._hello: Hello | None = None
         self._building = self.slots[0]
-        mine = self._owner, self._places  # one that was given up has no others
+        mine = self._owner, self._places  # a thread that was given up keeps its own
         self._thread = threading.Thread(target=self._run, args=mine, name=f"treadle-worker-{self.index}", daemon=True)
         self._thread.start()
 
@@ -110,7 +112,7 @@ class ThreadWorker(Worker):
         self._places.put((theirs, place.rows))
 
     def ended(self) -> bool:
-        return self._owner.gone  # not Thread.is_alive, which an interrupt can make lie for ever
+        return self._owner.gone  # not Thread.is_alive: an interrupt can make it return True for ever
 
     @property
     def measured(self) -> bool:
@@ -135,14 +137,14 @@ class ThreadWorker(Worker):
 
     def ask(self) -> None:
         self._asked = True
-        self._places.put(None)  # for one that has not joined yet
+        self._places.put(None)  # for a thread that has not joined yet
         if self.line is not None:
             self.line.stop(CLOSING)
             self.line.post(CLOSING, Op.CLOSE)
 
     def bury(self) -> ExitReport:
         Settled.join()
-        return self.report  # without Thread.join: it would list a thread that it does not know, such as an interrupt's
+        return self.report  # without Thread.join: it would list a thread unknown to `threading`, such as an interrupt's
 
     def _run(self, owner: Owner, places: Any) -> None:
         owner.adopt()
@@ -167,6 +169,6 @@ class ThreadWorker(Worker):
             server.record(self.spec.trace, self.index, line)
         try:
             serve(server, line)
-        except (ClosedPool, GivenUp):  # or the pool was dropped, and has not waited for the answer
+        except (ClosedPool, GivenUp):  # ClosedPool also if the pool was dropped without waiting for the answer
             if owner.over:
                 server.close()

@@ -1,17 +1,17 @@
 """A worker: what a backend must do to run slots, and what the pool knows of every worker, whatever runs it.
 
-`Worker` is the protocol. Its abstract methods are what a backend brings (a process, a thread, a remote machine); the
-rest, where a worker is in its life and what it still owes, is the same for all. `SerialWorker` at the end is the
-reference: the caller's own thread runs the slots, so nothing travels, nothing waits, and nothing can die alone. A
-backend is one class, made known by `backends.register`:
+`Worker` is the protocol. A backend brings its abstract methods (a process, a thread, a remote machine). The rest is the
+same for all: where a worker is in its life, and what it still owes. `SerialWorker` at the end is the reference: the
+caller's own thread runs the slots, so nothing travels, nothing waits, and no worker can die alone. A backend is one
+class, made known by `backends.register`:
 
     class MyWorker(Worker): ...
     register("mine", lambda: MyWorker)
     Pool(factories, backend="mine")
 
-A worker is started, says `hello` when its slots are built, and is given memory (`join`). From then on it is asked
-(`post`) and answers in the order in which it was asked (`take`), until it is asked to close (`ask`) or ends by itself.
-When it has `ended` it is buried (`bury`), and may be started again: the same object, a fresh process.
+A worker is started, says `hello` when its slots are built, and gets memory (`join`). From then on it is sent requests
+(`post`) and answers them in their order (`take`). It ends when it is asked to close (`ask`), or by itself. When it has
+`ended` it is buried (`bury`), and may be started again: the same object, a fresh process.
 """
 
 from __future__ import annotations
@@ -46,59 +46,61 @@ class Owed(NamedTuple):
 
 
 class Common:
-    """What the workers of one pool have in common; a backend that shares more has a class of its own."""
+    """The common part of a pool's workers; a backend that shares more has a class of its own."""
 
     def __init__(self, options: PoolOptions) -> None:
         self.options = options
 
     def spec(self, index: int, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]]) -> WorkerSpec:
-        """What one of them is made of. Raises whatever pickling its factories raises."""
+        """Return what one of the workers is made of. Raises whatever pickling its factories raises."""
         return WorkerSpec(index, slots, b"")
 
     def prepare(self) -> None:
-        """All specs are there; the first worker is started next. Raises StartupFailed."""
+        """Prepare what the workers share: all specs are there, and no worker is started yet. Raises StartupFailed."""
 
     def close(self) -> None:
-        """All workers are buried."""
+        """Close what the workers share: all of them are buried."""
 
 
 class Worker(ABC):
-    """One worker. A backend overrides `start` and what follows it; see the module.
+    """One worker. A backend overrides `start` and the methods after it; see the module.
 
     Args:
-        spec: which slots, and how to build them elsewhere.
-        factories: the same for who is in the caller's process.
-        common: what its `common` has made.
+        spec: which slots, and how to build them in another process.
+        factories: build the slots in the caller's process.
+        common: made by `common_of`.
 
     Attributes:
-        in_caller: does it run in the caller's process, where no process can be killed?
-        inline: does the caller's own thread do its work, when answers are taken?
-        starts_here: must `start` be called by the caller's own thread? Else it is called where no interrupt reaches it.
-        shared: does its memory have to be shared between processes?
-        slow: what is said of one that is not ready in time.
+        in_caller: True if it runs in the caller's process, where it cannot be killed.
+        inline: True if the caller's own thread does its work, when answers are taken.
+        starts_here: True if `start` must be called by the caller's own thread. Else a helper thread calls it, which no
+            interrupt reaches.
+        shared: True if its memory has to be shared between processes.
+        slow: added to the error of a worker that is not ready in time.
         pid: of its process; None where it has none of its own.
         node: the address of the machine that it runs on, where that is not this one.
-        placed: is there a machine for it? On a cluster it may have to wait for one.
-        about: what its slot has said of itself there; None: see the pool's descriptions.
-        server: serves the requests of one that is `inline`; and there `looked` is called at every look of a stream, as
-            nobody else runs meanwhile.
-        line: how it is asked; None until it has joined, after its end, and where nothing travels.
+        placed: True if there is a machine for it. On a cluster it may have to wait for one.
+        about: what its slot on another machine has said of itself; None: see the pool's descriptions.
+        server: of a worker that is `inline`: serves its requests.
+        looked: of a worker that is `inline`: called at every look of a stream, as the caller's thread does nothing else
+            meanwhile.
+        line: how it is sent requests; None until it has joined, after its end, and where nothing travels.
         state: where it is in its life.
         owed: requests without an answer, in order.
-        turn: when the first of `owed` came to its turn (monotonic).
+        turn: when the first of `owed` came to its turn (monotonic seconds).
         late: requests whose answers will be dropped.
         restarts: when it was started again after a death.
         retired: how often it was started again because it was worn out.
-        began: when it was last started again (monotonic).
-        retiring: when one that retires is killed if it has not ended (monotonic); None: it does not.
+        began: when it was last started again (monotonic seconds).
+        retiring: when a retiring worker is killed if it has not ended (monotonic seconds); None: it does not retire.
         restart_at: when it is to be started again.
         asides: requests since it started that were not steps of all its slots.
-        stalled: what it was killed for, and has yet to be seen dead of.
+        stalled: the error for which it was killed, while its death has not been observed.
         barren: its deaths in a row without an answer between them.
-        failure: what it last failed of; a missed deadline, not the killing that followed.
-        undecided: it is dead, and nobody has said yet what is to become of it.
-        unreachable: a request could not be handed to it, so it was killed.
-        extra: it was added to a pool at work, and has never been ready: nobody misses it.
+        failure: its latest failure; a missed deadline, not the killing that followed.
+        undecided: True if it is dead and it is not yet decided what becomes of it.
+        unreachable: True if a request could not be sent to it, so it was killed.
+        extra: True if it was added to a pool at work and has never been ready: no slot depends on it.
     """
 
     in_caller = inline = starts_here = shared = False
@@ -126,77 +128,79 @@ class Worker(ABC):
         self.retiring: float | None = None
         self.retired, self.began = 0, 0.0
         self.asides = self.barren = 0
-        self.warned = self.overran = 0  # the last request that was told to take long; that was counted as overrunning
+        self.warned = self.overran = 0  # the latest request that was warned about, and that overran
         self.stalled: WorkerError | None = None
         self.failure: WorkerError | None = None
         self.undecided = self.unreachable = self.extra = False
-        self._beat: int | None = None  # of its stream, when it was last looked at
+        self._beat: int | None = None  # of its stream, at the latest look
 
     @classmethod
     def common_of(cls, options: PoolOptions) -> Common:
-        """What all workers of a pool have in common."""
+        """Return what all workers of a pool have in common."""
         return Common(options)
 
     # -- what a backend does -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def start(self) -> None:
-        """Begin to build its slots, for the first time or again, and return at once, if it can. What raises leaves
-        nothing behind."""
+        """Begin to build its slots, for the first time or again, and return at once, if it can.
+
+        A start that raises leaves nothing behind.
+        """
 
     @abstractmethod
     def hello(self) -> Hello | None:
-        """Its first word, once it is there."""
+        """Return its first message, once that is there; else None."""
 
     @abstractmethod
     def join(self, place: Place) -> None:
-        """Its slots are built: give it its part of the memory. From now on it takes requests."""
+        """Give it its part of the memory, once its slots are built. From now on it takes requests."""
 
     def take(self) -> Reply | None:
-        """The next answer, None when there is none."""
+        """Return the next answer; None when there is none."""
         if self.line is None:
             return None
         if self.channel.outbox:
-            with contextlib.suppress(OSError), Later():  # it is dying: its death is seen where deaths are looked for
+            with contextlib.suppress(OSError), Later():  # it is dying: `ended` will find out
                 self.channel.pump()
         return self.line.take(self.payload_timeout)
 
     @abstractmethod
     def ended(self) -> bool:
-        """Has it ended? Asks at once, and never waits."""
+        """Return True if it has ended. Looks at once, and never waits."""
 
     @property
     def measured(self) -> bool:
-        """Are deadlines only measured there, as it cannot be killed?"""
+        """True if deadlines are only measured, as it cannot be killed."""
         return self.in_caller
 
     @abstractmethod
     def ask(self) -> None:
-        """Ask it to close its slots and end; what they raise is in `last_words`."""
+        """Ask it to close its slots and end. `last_words` has what they raise."""
 
     def building(self) -> int | None:
-        """The slot that it builds, or has built last, as far as it is known."""
+        """Return the slot that it builds, or has built last; None: unknown."""
         return None
 
     def pack(self, payload: Any) -> Any:
-        """A payload as `post` takes it. Raises what pickling raises."""
+        """Return a payload in the form that `post` takes. Raises what pickling raises."""
         return payload if payload is None or type(payload) is Chosen else self.channel.pack(payload)
 
     def post(self, request: Request, packed: Any) -> None:
-        """Hand it a request. Never waits."""
+        """Send it a request. Never waits."""
         assert self.line is not None
         try:
             self.line.post(request.id, request.op, request.block, packed)
         except (BrokenPipeError, ConnectionResetError):
             self.unreachable = True
-            self.kill(signal.SIGKILL)  # dying, or alive with its descriptors closed: nothing reaches it any more
+            self.kill(signal.SIGKILL)  # dying, or alive with its descriptors closed: no message reaches it any more
 
     def idle(self) -> bool:
-        """Has every request been answered, and every answer been taken? Never of one that has streamed."""
+        """Return True if every request is answered and every answer taken; always False once it has streamed."""
         return self.line is not None and not self.unreachable and self.line.idle()
 
     def drain(self) -> None:
-        """Drop an answer: nobody wants it, and its worker may wait to send it. Never of one without a line."""
+        """Take an answer and drop it: its worker may wait to send it. Does nothing without a line."""
         if self.line is not None:
             self.take()
 
@@ -206,19 +210,19 @@ class Worker(ABC):
             self.line.stop(id)
 
     def looks(self) -> int:
-        """How often its streams have looked whether to stop; begins anew when it is started again."""
+        """Return how often its streams have looked whether to stop; counts anew when it is started again."""
         return self.line.looks() if self.line is not None else 0
 
     def stack(self) -> str:
-        """Its Python stack now; "" when nobody can tell."""
+        """Return its Python stack now; "": unknown."""
         return ""
 
     def held_up(self, now: float) -> float:
-        """Seconds since this was last asked in which others kept it from going on: they do not count as its own."""
+        """Return the seconds since the last call in which others held it up: they do not count as its own."""
         return 0.0
 
     def last_words(self) -> dict[int, Raised]:
-        """What its slots raised when they were closed."""
+        """Return what its slots raised when they were closed."""
         raised: dict[int, Raised] = {}
         while self.line is not None and (reply := self.take()) is not None:
             if reply.id == CLOSING and reply.extras is not None:
@@ -229,15 +233,15 @@ class Worker(ABC):
         """Send it a signal, where it can be killed."""
 
     def bury(self) -> ExitReport:
-        """After its end: how it ended, and let go of all that it held."""
+        """Release all that it held, after its end; return how it ended."""
         return self.report
 
     def abandon(self) -> None:
-        """End it at once, whatever became of its start: nobody wants it."""
+        """End it at once, whatever became of its start: it is not needed."""
         self.ask()
 
     def fds(self, *, closing: bool = False) -> list[int]:
-        """What to poll while it starts, or while it is to end."""
+        """Return the descriptors to poll while it starts, or while it is to end."""
         return []
 
     # -- its record --------------------------------------------------------------------------------------------------
@@ -248,12 +252,12 @@ class Worker(ABC):
         return None if self.inline else self.index
 
     def at(self, slot: int | None, *where: Any, **more: Any) -> Where:
-        """A place in it; `where` and `more` are the other arguments of `Where`, from the phase on."""
+        """Return a place in it. `where` and `more` are the other arguments of `Where`, from the phase on."""
         return Where(slot, self.shown, self.pid, *where, **{"node": self.node, **more})
 
     @property
     def changing(self) -> bool:
-        """Is it on its way out (killed, or dead, and what follows is open), or on its way in again?"""
+        """True if it is on its way out (killed, or dead and not decided about), or on its way in again."""
         killed = self.stalled is not None and self.state in ALIVE
         coming = self.restart_at is not None or self.state in (State.STARTING, State.RETIRING)
         return killed or self.undecided or coming
@@ -263,7 +267,7 @@ class Worker(ABC):
         self.state = TABLE.get((self.state, event)) or after(self.state, event)
 
     def restarted(self) -> None:
-        """It was started again."""
+        """Note that it was started again."""
         self.restart_at, self.began = None, monotonic()
         if self.retiring is None:
             self.restarts.append(self.began)
@@ -279,7 +283,7 @@ class Worker(ABC):
             self.failure = error
 
     def packed(self, payload: Any) -> Any:
-        """A payload as `send` takes it. Raises UsageError when it cannot travel, and TooManyFiles."""
+        """Return a payload in the form that `send` takes. Raises UsageError when it cannot travel, and TooManyFiles."""
         try:
             return self.pack(payload)
         except TooManyFiles:
@@ -307,7 +311,7 @@ class Worker(ABC):
         self.see(Event.SEND)
 
     def got_on(self, now: float) -> bool:
-        """Has its stream got on since it was last asked, or does it wait for the caller?"""
+        """Return True if its stream has got on since the last call, or waits for the caller."""
         before, self._beat = self._beat, self.line.beat() if self.line is not None else None
         if self._beat is None or self._beat != before:
             self.turn = now
@@ -315,32 +319,35 @@ class Worker(ABC):
         return False
 
     def forget(self) -> None:
-        """An idle worker owes nothing: an interrupt fell between its last answer and the note of it, or came before the
-        request was sent, perhaps before that was seen."""
+        """Note that an idle worker owes nothing.
+
+        An interrupt fell between its last answer and the note of it, or came before the request was sent, perhaps
+        before that was seen.
+        """
         self.owed.clear()
         self.late.clear()
         if self.state is not State.IDLE:
             self.see(Event.LAST_REPLY)
 
     def settle(self, reply: Reply) -> bool:
-        """Note a reply. False: it belongs to a request that was given up, and must be dropped."""
+        """Note a reply. Returns False if it belongs to a request that was given up, and must be dropped."""
         self.turn = monotonic()
         self.barren = 0
         wanted = reply.id not in self.late
         if reply.last:
             self.late.discard(reply.id)
-            # answers keep the order of requests, so what came before and has no answer was cut short by an interrupt
+            # answers keep the order of requests: an interrupt has cut earlier requests short that have no answer
             while self.owed and self.owed[0].request.id <= reply.id:
                 self.late.discard(self.owed.popleft().request.id)
             self.see(Event.REPLY if self.owed else Event.LAST_REPLY)
         return wanted
 
 
-Order = tuple[Worker, Any, tuple[int, ...]]  # whom to send a request, its payload, about which slots
+Order = tuple[Worker, Any, tuple[int, ...]]  # the worker to send a request to, its payload, its slots
 
 
 class SerialWorker(Worker):
-    """Runs its requests when somebody takes the replies. A stream runs one reply further at each `take`."""
+    """Runs its requests when the caller takes the replies. A stream runs one reply further at each `take`."""
 
     in_caller = inline = starts_here = local = True
 
@@ -364,7 +371,7 @@ class SerialWorker(Worker):
             self.server.attach(place.rows)
 
     def pack(self, payload: Any) -> Any:
-        """Nothing travels, but in `post`."""
+        """Return None: nothing travels, and `post` keeps the request itself."""
 
     def post(self, request: Request, packed: Any) -> None:
         self._requests.append(request)
@@ -408,7 +415,7 @@ class SerialWorker(Worker):
 
 
 class _Control:
-    """What a stream in the caller may ask. Nobody asks what it is making: it does not die alone."""
+    """The questions that a stream in the caller may ask. Its items are not noted, as it does not die alone."""
 
     def __init__(self, worker: SerialWorker, id: int) -> None:
         self._worker, self._id = worker, id
@@ -424,7 +431,7 @@ class _Control:
         """See the class."""
 
     def plays(self, episode: int, steps: int) -> None:
-        """As a look is."""
+        """Count a look."""
         self._worker._looks += 1
 
     begins = ends = lambda self: None
@@ -437,8 +444,13 @@ def build_here(
     in_caller: bool,
     begins: Callable[[int], object] = lambda slot: None,
 ) -> tuple[list[Any], Hello]:
-    """Build a worker's programs in this process. `factories`: gets them, and may run foreign code (unpickling);
-    `in_caller`: as of `Server`; `begins`: is told each slot."""
+    """Build a worker's programs in this process.
+
+    Args:
+        factories: returns them, and may run foreign code (unpickling).
+        in_caller: as for `Server`.
+        begins: called with each slot before it is built.
+    """
     catch = caught(in_caller)
     programs: list[Any] = []
     slot = spec.slots[0]
@@ -449,6 +461,6 @@ def build_here(
         return programs, Hello(0, tuple(program.describe() for program in programs))
     except catch as error:  # reported as its slot's failure
         return programs, Hello(0, failed=(slot, Raised.of(error, "init", catch=catch)))
-    except BaseException:  # an interrupt: nobody else knows of them
+    except BaseException:  # an interrupt: only this function has them
         Server(spec.slots, programs, in_caller=True, local=True).close()
         raise
