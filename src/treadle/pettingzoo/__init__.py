@@ -1,6 +1,6 @@
 """PettingZoo: vectors of environments with several agents.
 
-`make_vec(parallel_env_fn, n)` is the way in; see `AgentsVector` and `AgentRows` for the two forms.
+`make_vec(parallel_env_fn, n)` makes a vector; `AgentsVector` and `AgentRows` are its two forms.
 """
 
 from treadle.lazy import homes, lazily

@@ -1,16 +1,16 @@
-"""A PettingZoo environment in a slot, as one Gymnasium environment, and its layout, from which both forms are read.
+"""A PettingZoo environment in a slot, as one Gymnasium environment, and the layout that both forms of vectors read.
 
-A slot's observation is a Dict of fixed outline, whoever is there:
+A slot's observation is a Dict that has the same outline whichever agents are present:
 
-- `observation`: where all agents have equal spaces, one batch of them, [agents, ...] (a vector's is [n, agents, ...],
-  of which the rows form [n * agents, ...] and each agent's [n, ...] are views); else a Dict by agent. Zeros of an agent
-  that is not there; None where its space has no fixed shape.
-- `alive`: who acts next. In turn games that is one agent.
-- `acted`: whose action this step took; nobody's, in a reset.
-- `rewards`, `terminations`, `truncations`: of this step, zero for who got none.
+- `observation`: a Dict by agent, or one batch [agents, ...] if all agents have equal spaces. A vector's batch is
+  [n, agents, ...]; the rows [n * agents, ...] and each agent's [n, ...] are views of it. An absent agent has zeros, or
+  None if its space has no fixed shape.
+- `alive`: flags of the agents that act next. In turn games that is one agent.
+- `acted`: flags of the agents whose action this step took; all zero in a reset.
+- `rewards`, `terminations`, `truncations`: of this step, zero for agents without any.
 
-So everything that a vector does with observations (shared memory, partial batches, rollouts, restarts, datasets) it
-does with agents too.
+So all that a vector does with observations (shared memory, partial batches, rollouts, restarts, datasets) also works
+for agents.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from treadle.errors import StateError, UsageError
 from treadle.spaces import Layout
 from treadle.tasks.rows import Anything
 
-KEY = "treadle agents"  # of the layout, in an environment's metadata
+KEY = "treadle agents"  # the layout's key in an environment's metadata
 
 
 class Outcome(NamedTuple):
-    """What a step brought the agents. Arrays [n, agents]; of a rollout [T, n, agents].
+    """The agents' results of a step, arrays [n, agents]; of a rollout, arrays [T, n, agents].
 
     Attributes:
         rewards: float64.
         terminations, truncations: bool.
-        acted: bool, whose action was taken: which of the rows are transitions.
-        alive: bool, who acts next.
+        acted: bool, True for agents whose action was taken: their rows are transitions.
+        alive: bool, True for agents that act next.
     """
 
     rewards: np.ndarray
@@ -53,15 +53,15 @@ class Outcome(NamedTuple):
     def of(
         cls, batch: Any, finals: Mapping[Any, Any], ended: np.ndarray, valid: Callable[[], np.ndarray], *, fill: bool
     ) -> Outcome:
-        """From a batch of slots' observations.
+        """Make an outcome of a batch of slots' observations.
 
         Args:
-            batch: as a vector hands them out.
-            finals: slot (or (t, slot)) -> last observation of an episode whose row shows the next one already.
-            ended: bool[n], or [T, n]: where an episode has ended.
-            valid: gives the vector's own `valid`, asked where an episode has ended only: after a worker's death an end
-                is no transition, and every agent is truncated.
-            fill: are agents truncated, too, whose own end came before their environment's?
+            batch: observations as a vector returns them.
+            finals: slot (or (t, slot)) -> last observation of an episode whose row already shows the next episode.
+            ended: bool[n], or [T, n]: True where an episode has ended.
+            valid: returns the vector's own `valid`; called only if an episode has ended. An end by a worker's death is
+                not a transition, and truncates every agent.
+            fill: True: an environment's end also truncates agents that ended before it.
         """
         columns = [batch["rewards"], *(batch[key].view(np.bool_) for key in ("terminations", "truncations", "acted"))]
         if ended.any():
@@ -79,12 +79,12 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class AgentsLayout:
-    """Who the agents are, and where they lie in a slot's observation and action.
+    """The agents, and their places in a slot's observation and action.
 
     Attributes:
-        agents: all that there may ever be, in the environment's order.
+        agents: all possible agents, in the environment's order.
         observation_spaces, action_spaces: by agent.
-        stacked: do they all have equal spaces of fixed shape, so that they are batched?
+        stacked: True if all agents have equal spaces of a fixed shape, which are then batched.
     """
 
     agents: tuple[Any, ...]
@@ -94,7 +94,7 @@ class AgentsLayout:
 
     @classmethod
     def of(cls, env: Any) -> AgentsLayout:
-        """Of a PettingZoo environment. Raises UsageError where it does not say who its agents may be."""
+        """Make the layout of a PettingZoo environment. Raises UsageError if it has no `possible_agents`."""
         agents = tuple(getattr(env, "possible_agents", ()))
         if not agents:
             raise UsageError(
@@ -108,7 +108,7 @@ class AgentsLayout:
 
     @cached_property
     def observation_space(self) -> gs.Dict:
-        """Of a slot."""
+        """The observation space of a slot."""
         k = len(self.agents)
         flags = {name: gs.MultiBinary(k) for name in ("alive", "acted", "terminations", "truncations")}
         rewards = gs.Box(-np.inf, np.inf, (k,), np.float64)
@@ -116,7 +116,7 @@ class AgentsLayout:
 
     @cached_property
     def action_space(self) -> gym.Space:
-        """Of a slot."""
+        """The action space of a slot."""
         return self._joined(self.action_spaces)
 
     def _joined(self, spaces: dict[Any, gym.Space]) -> gym.Space:
@@ -126,35 +126,37 @@ class AgentsLayout:
 
     @cached_property
     def nothing(self) -> dict[Any, Any]:
-        """Observations of agents that are not there."""
+        """The observations of absent agents, by agent."""
         return {agent: _zeros(space) for agent, space in self.observation_spaces.items()}
 
     def observation(self, observations: Mapping[Any, Any]) -> Any:
-        """`observation` of a slot, from those of the agents that are there."""
+        """Return a slot's `observation` from the observations of the present agents."""
         each = {agent: observations.get(agent, self.nothing[agent]) for agent in self.agents}
         if not self.stacked:
             return each
-        values = list(each.values())  # of another dtype or shape they do not fit the row, which is told
+        values = list(each.values())  # another dtype or shape does not fit the row, whose writer raises
         return trees.map(lambda *each: np.array(each), *values)
 
     def actions(self, actions: Any) -> dict[Any, Any]:
-        """Each agent's action, from a slot's."""
+        """Return each agent's action from a slot's action."""
         return dict(self.by_agent(actions, 0)) if self.stacked else actions
 
     def by_agent(self, tree: Any, axis: int) -> dict[Any, Any]:
-        """agent -> views of its part of an array or a tree of them; `axis` is the agents'. Where they are not stacked
-        a tree is by agent already."""
+        """Return agent -> views of its part of an array, or of a tree of arrays; `axis` is the agents' axis.
+
+        If agents are not stacked, a dict is already by agent and is returned unchanged.
+        """
         if not self.stacked and isinstance(tree, dict):
             return tree
         before = (slice(None),) * axis
         return {agent: trees.map(lambda leaf, i=i: leaf[(*before, i)], tree) for i, agent in enumerate(self.agents)}
 
     def joined_actions(self, actions: Mapping[Any, Any], alive: np.ndarray) -> Any:
-        """Actions of n slots, from {agent: [n, ...]}.
+        """Return the actions of n slots from {agent: [n, ...]}.
 
-        `alive` (bool[n, agents]): who acts. An agent that acts in none of the slots may be left out.
+        `alive` (bool[n, agents]): True for agents that act. An agent that acts in none of the slots may be missing.
 
-        Raises UsageError for a name that is no agent's, an agent that is missing, and actions of another number.
+        Raises UsageError for an unknown agent, a missing agent, and another number of actions.
         """
         unknown = [agent for agent in actions if agent not in self.action_spaces]
         if unknown:
@@ -186,7 +188,7 @@ def _zeros(space: gym.Space) -> Any:
 
 
 def _idle(space: gym.Space, n: int) -> Any:
-    """Allowed actions of an agent that acts nowhere."""
+    """Return n valid actions of an agent that acts in none of the slots."""
     layout = Layout.of(space)
     values = []
     for leaf in layout.leaves:
@@ -197,24 +199,25 @@ def _idle(space: gym.Space, n: int) -> Any:
 
 
 class AgentsEnv(gym.Env):
-    """One environment of several agents; what a row holds is in `treadle.pettingzoo.env`.
+    """One environment of several agents; `treadle.pettingzoo.env` describes a row.
 
-    `reset` and `step` are Gymnasium's. An action has one part for each agent, whoever acts: those of others are not
-    looked at. The reward is the sum of the agents'. An episode ends when nobody is left: truncated where an agent was
-    truncated in the last step, else terminated. `info` has the agents' infos by name (those that are not empty), and
-    in the step in which an agent's own episode ends, there is `{"episode": {"r": its return, "l": its actions}}` in
-    its info.
+    `reset` and `step` are Gymnasium's. An action has one part for each agent; the parts of agents that do not act are
+    ignored. The reward is the sum of the agents' rewards.
+
+    An episode ends when no agent is left. It is truncated if an agent was truncated in the last step, else terminated.
+    `info` has the agents' infos by name, without empty ones. In the step that ends an agent's own episode, the agent's
+    info has `{"episode": {"r": its return, "l": its actions}}`.
 
     Args:
         make: returns a `pettingzoo.ParallelEnv`; with `turns`, a `pettingzoo.AECEnv`.
-        turns: do agents take turns (AEC)?
+        turns: True if agents take turns (AEC).
         **kwargs: for `make`.
 
     Raises:
-        UsageError: it is one kind, and `turns` says the other.
+        UsageError: the environment is of the other kind than `turns` says.
     """
 
-    state_is_all = True  # to `treadle.states`: nothing below it is looked at
+    state_is_all = True  # `treadle.states` then does not look below this environment
 
     def __init__(self, make: Callable[..., Any], *, turns: bool = False, **kwargs: Any) -> None:
         env = make(**kwargs)
@@ -250,7 +253,7 @@ class AgentsEnv(gym.Env):
             self._returns[agent] += rewards.get(agent, 0.0)
             self._lengths[agent] += agent in acting
             terminated = bool(terminations.get(agent))
-            truncations[agent] |= agent not in present and not terminated  # it left without a word
+            truncations[agent] |= agent not in present and not terminated  # it left without either flag
             if terminated or truncations[agent]:
                 told.setdefault(agent, {})["episode"] = {"r": self._returns[agent], "l": self._lengths[agent]}
         terminations = {agent: bool(terminations.get(agent)) for agent in self._there}
@@ -267,21 +270,21 @@ class AgentsEnv(gym.Env):
         self.env.close()
 
     def get_state(self) -> Any:
-        """Not to be had: raises StateError. PettingZoo's environments copy and pickle as what they were built with."""
+        """Raise StateError: PettingZoo's environments copy and pickle only their constructor's arguments."""
         raise StateError("the state of a PettingZoo environment cannot be taken: it pickles as what it was built with")
 
     def set_state(self, state: Any) -> None:
-        """As `get_state`."""
+        """Raise StateError, as `get_state` does."""
         self.get_state()
 
     def __getattr__(self, name: str) -> Any:
-        """What the environment has besides (`state`, its own attributes), for `call` and `get_attr` of a vector."""
+        """Return an attribute of the inner environment (such as `state`), for `call` and `get_attr` of a vector."""
         if name.startswith("_") or name == "env":
             raise AttributeError(name)
         return getattr(self.env, name)
 
     def _row(self, observations: Any, acted: Any, rewards: Any, terminations: Any, truncations: Any) -> dict[str, Any]:
-        """The slot's observation; from now on those act who are there now."""
+        """Return the slot's observation, and update the acting and the present agents."""
         self._acting = tuple(agent for agent in self._source.agents if agent in self._index)
         there = {agent for agent in getattr(self._source, "present", self._acting) if agent in self._index}
         for agent in there - self._there:
@@ -308,8 +311,11 @@ class AgentsEnv(gym.Env):
 
 
 class OpenAgentsEnv(AgentsEnv):
-    """One environment of agents that nobody knows before they are there: what its `reset` and `step` return, behind the
-    list of its agents, is an observation that goes by message, as it is. An action is theirs, by agent."""
+    """One environment whose agents are not known in advance.
+
+    The observation goes by message: the list of agents, followed by the unchanged results of `reset` or `step`. An
+    action is a dict by agent.
+    """
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -326,23 +332,23 @@ class OpenAgentsEnv(AgentsEnv):
 
 
 def one_of_either(make: Callable[..., Any], *, turns: bool = False, **kwargs: Any) -> AgentsEnv:
-    """What runs in the slot of a single environment: it may leave open who its agents may be."""
+    """Make the environment in the slot of a single environment, which need not have `possible_agents`."""
     env = make(**kwargs)
     known = turns or hasattr(env, "agent_iter") or getattr(env, "possible_agents", None)
     return AgentsEnv(lambda: env, turns=turns) if known else OpenAgentsEnv(env)
 
 
 def spaces_of(env: Any, agent: Any) -> tuple[Any, Any]:
-    """Observation and action space of an agent of what runs in a slot."""
+    """Return the observation space and the action space of an agent of a slot's environment."""
     return env.unwrapped.env.observation_space(agent), env.unwrapped.env.action_space(agent)
 
 
 class TurnsEnv:
-    """An AEC environment as a parallel one in which only the agent acts whose turn it is.
+    """An AEC environment as a parallel one, in which only the agent whose turn it is acts.
 
     Attributes:
-        agents: whose turn it is; nobody's when the game is over.
-        present: who is in the game.
+        agents: a list of the agent whose turn it is; empty when the game is over.
+        present: the agents in the game.
     """
 
     def __init__(self, env: Any) -> None:
@@ -375,5 +381,5 @@ class TurnsEnv:
 
 
 def _told(infos: Any) -> dict[Any, Any]:
-    """Infos by agent, without the empty ones; each is one that may be written to."""
+    """Return infos by agent without the empty ones, as copies that the caller may change."""
     return {agent: dict(info) if isinstance(info, dict) else info for agent, info in infos.items() if info}

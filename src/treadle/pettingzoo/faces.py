@@ -1,8 +1,8 @@
-"""Vectors of environments with several agents, in two forms over one layout.
+"""Vectors of environments with several agents, in two forms with one layout.
 
-Both stand on a `treadle.VectorEnv` of `AgentsEnv`s, their `vec`, and only cut its batches another way: `AgentsVector`
-by agent, `AgentRows` into rows (environment x agent), in environment order. What they do not have themselves (calls of
-some slots, statistics) is `vec`'s.
+Both have a `treadle.VectorEnv` of `AgentsEnv`s, `vec`, and cut its batches: `AgentsVector` by agent, `AgentRows` into
+rows (environment x agent) in the order of environments. `vec` has the other methods, such as calls of some slots and
+statistics.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ FINAL = ("final_obs", "_final_obs", "final_info", "_final_info")
 
 
 class AgentsFace:
-    """What both forms have.
+    """The base of both forms.
 
     Attributes:
-        vec: the vector below. Its batches are as `treadle.pettingzoo.env` says.
-        agents, possible_agents: the names of all agents that there may be.
+        vec: the vector of environments, whose batches `treadle.pettingzoo.env` describes.
+        agents, possible_agents: the names of all possible agents.
     """
 
     fill = False  # see `Outcome.of`
     width = 1  # rows of a slot
     _cut: Callable[[Any, int], Any]  # a tree of [..., n, agents, ...] in this form; the int is the slots' axis
-    _given: Callable[[Any, np.ndarray], Any]  # a slots' batch of actions from this form; and bool[n, agents]: who acts
+    _given: Callable[[Any, np.ndarray], Any]  # (actions in this form, bool[n, agents] of who acts) -> slots' actions
     _told: Callable[[dict[Any, Any], int], dict[Any, Any]]  # infos of n slots in this form
     _ends: Callable[[dict[Any, Any]], dict[Any, Any]]  # terminal observations, by (slot,) or (t, slot), in this form
 
@@ -50,7 +50,7 @@ class AgentsFace:
         self.layout: AgentsLayout = vec.metadata[KEY]
         self.agents = self.possible_agents = list(self.layout.agents)
         self._last: Outcome | None = None
-        self._now = np.zeros((vec.num_envs, len(self.agents)), np.bool_)  # who acts next, in all slots
+        self._now = np.zeros((vec.num_envs, len(self.agents)), np.bool_)  # agents that act next, in all slots
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[Any, Any]]:
         """As `VectorEnv.reset`: environment i gets seed + i."""
@@ -59,28 +59,28 @@ class AgentsFace:
         return self._handed(observations, none, infos, lambda: none)[::4]
 
     def step(self, actions: Any) -> Five:
-        """Step every environment: observations, rewards, terminations, truncations, infos, in this form.
+        """Step every environment; return observations, rewards, terminations, truncations, infos, in this form.
 
-        Of agents that are not `alive` actions are not looked at; they must be allowed ones all the same. Raises what
-        `VectorEnv.step` raises; `partial` of an error is a batch of `vec`.
+        Actions of agents that are not `alive` are ignored, but must be valid. Raises the errors of `VectorEnv.step`;
+        `partial` of an error is a batch of `vec`.
         """
         observations, _, terminated, truncated, infos = self.vec.step(self._given(actions, self._now))
         return self._handed(observations, terminated | truncated, infos, lambda: self.vec.valid)
 
     @property
     def alive(self) -> np.ndarray:
-        """bool[n, agents] after the last batch: who acts next. In turn games one agent of each environment."""
+        """bool[n, agents] after the last batch: True for agents that act next, in turn games one an environment."""
         return self._outcome.alive
 
     @property
     def acted(self) -> np.ndarray:
-        """bool[n, agents] of the last batch: whose action was taken. The others' rows are no transitions."""
+        """bool[n, agents] of the last batch: True for agents whose action was taken, whose rows are transitions."""
         return self._outcome.acted
 
     def rollout(self, policy: Callable[[Any], Any] | None = None, *, steps: int) -> Rollout:
-        """As `VectorEnv.rollout`, in this form: `policy` gets observations in it, and returns actions in it.
+        """As `VectorEnv.rollout`; observations for `policy`, its actions and the result are in this form.
 
-        `valid` are the transitions: where an agent's action was taken.
+        `valid` is True for transitions, which have an agent's action.
         """
         act = policy and (lambda batch: self._given(policy(self._cut(batch["observation"], 0)), batch["alive"]))
         made, cut = self.vec.rollout(act, steps=steps), self._cut
@@ -108,15 +108,16 @@ class AgentsFace:
         self.vec.async_reset(seed=seed, options=options)
 
     def send(self, actions: Any, env_id: Any = None) -> None:
-        """Ask for a step of the environments `env_id` (None: all), with actions in this form."""
+        """Begin a step of the environments `env_id` (None: all), with actions in this form."""
         if env_id is not None:
             env_id = np.atleast_1d(env_id)[:: self.width]
         self.vec.send(self._given(actions, self._now if env_id is None else self._now[env_id]), env_id)
 
     def recv(self, *, min: int | None = None, max: int | None = None, timeout: float | None = None) -> Five:
-        """The environments that are ready first, in this form; `min` and `max` count environments.
+        """Return the results of the environments that are ready first, in this form.
 
-        infos have "env_id" (what `send` takes) and "valid"; `alive` and `acted` are of these environments.
+        `min` and `max` count environments. infos have "env_id" (for `send`) and "valid"; `alive` and `acted` are of
+        these environments.
         """
         observations, _, terminated, truncated, infos = self.vec.recv(min=min, max=max, timeout=timeout)
         ids, valid = infos.pop("env_id"), infos.pop("valid")
@@ -145,7 +146,7 @@ class AgentsFace:
         return self._last
 
     def _handed(self, batch: Any, ended: np.ndarray, infos: Any, valid: Any, slots: Any = slice(None)) -> Any:
-        """A batch of `slots` in this form; see `Outcome.of` for `ended` and `valid`."""
+        """Return a batch of `slots` in this form; see `Outcome.of` for `ended` and `valid`."""
         self._last = out = Outcome.of(batch, finals_of(infos) if infos else {}, ended, valid, fill=self.fill)
         self._now[slots] = out.alive
         parts = (batch["observation"], out.rewards, out.terminations, out.truncations)
@@ -163,12 +164,12 @@ class AgentsFace:
 
 
 class AgentsVector(AgentsFace):
-    """Grouped by agent: observations, rewards, terminations and truncations are {agent: [n, ...]}.
+    """A vector grouped by agent: observations, rewards, terminations and truncations are {agent: [n, ...]}.
 
-    Actions are {agent: [n, ...]}, too; agents that act nowhere may be left out. infos are {agent: columns}; with
-    SAME_STEP there are "final_obs" (n observations of all agents, by name) and "final_info" besides. An agent that is
-    not there has zeros for an observation (None where its space has no fixed shape). After a worker's death that
-    `on_failure` allows all its agents are truncated, and nobody has `acted`.
+    Actions are {agent: [n, ...]}, too; agents that act in no environment may be missing. infos are {agent: columns}.
+    With SAME_STEP they also have "final_obs" (n observations of all agents, by name) and "final_info". The observation
+    of an absent agent is zeros, or None if its space has no fixed shape. If `on_failure` allows a worker's death, all
+    agents of its environments are truncated, and none has `acted`.
     """
 
     def __init__(self, vec: VectorEnv) -> None:
@@ -197,16 +198,18 @@ class AgentsVector(AgentsFace):
 
 
 class AgentRows(AgentsFace, gym.vector.VectorEnv):
-    """A row for each agent of each environment, as a Gymnasium vector of n x agents: row i * agents + j is agent j of
-    environment i. All agents have the same spaces.
+    """A Gymnasium vector with a row for each agent of each environment.
 
-    A row whose agent has ended waits until its environment begins again: it is not `valid`, has zeros for an
-    observation, and is truncated when its environment's episode ends, so that whatever bootstraps along a row stops
-    there. Otherwise the autoreset mode is the environments'. In DISABLED mode an environment is reset by all its rows.
+    Row i * agents + j is agent j of environment i. All agents have the same spaces.
+
+    A row whose agent has ended waits until its environment begins again. It is not `valid`, and its observation is
+    zeros. It is truncated when the environment's episode ends, so that returns along a row are not bootstrapped across
+    the end. Otherwise the autoreset mode is the environments'. In DISABLED mode, all rows of an environment are reset
+    together.
 
     Attributes:
-        agent_id: int64[rows], which of `agents`.
-        env_id: int64[rows].
+        agent_id: int64[rows], the index of the row's agent in `agents`.
+        env_id: int64[rows], the row's environment.
     """
 
     fill = True
@@ -232,12 +235,14 @@ class AgentRows(AgentsFace, gym.vector.VectorEnv):
 
     @property
     def valid(self) -> np.ndarray:
-        """bool[rows] of the last batch: which rows are transitions."""
+        """bool[rows] of the last batch: True for rows that are transitions."""
         return self.acted.reshape(-1)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[Any, Any]]:
-        """As `VectorEnv.reset`: environment i gets seed + i; options["reset_mask"] has all rows of an environment or
-        none."""
+        """As `VectorEnv.reset`: environment i gets seed + i.
+
+        options["reset_mask"] has all rows of an environment or none of them.
+        """
         if isinstance(options, dict) and "reset_mask" in options:
             mask = np.asarray(options["reset_mask"]).reshape(self.vec.num_envs, -1)
             if (mask.any(1) != mask.all(1)).any():
@@ -261,7 +266,7 @@ class AgentRows(AgentsFace, gym.vector.VectorEnv):
             raise UsageError(f"{alive.size} rows want as many actions: {error}") from error
 
     def _told(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
-        """An agent's infos in its row; what is told of none of them, in all rows of the environment."""
+        """Put an agent's infos into its row, and infos without an agent into all rows of the environment."""
         rows = {}
         for slot, told in rows_of_infos(infos, n).items():
             common = {key: value for key, value in told.items() if key not in self.layout.action_spaces}
@@ -284,22 +289,22 @@ FORMS: dict[str, type] = {"grouped": AgentsVector, "rows": AgentRows}
 def make_vec(
     env: Callable[..., Any], num_envs: int = 1, *, form: str = "grouped", turns: bool = False, **kwargs: Any
 ) -> Any:
-    """A vector of `num_envs` environments of several agents.
+    """Make a vector of `num_envs` environments of several agents.
 
     Args:
         env: a callable that returns a `pettingzoo.ParallelEnv`, such as `simple_spread_v3.parallel_env`.
-        num_envs: how many.
+        num_envs: number of environments.
         form: "grouped": `AgentsVector`, {agent: [n, ...]}. "rows": `AgentRows`, a `gymnasium.vector.VectorEnv` with
             a row for each agent of each environment, for agents with equal spaces.
-        turns: `env` makes an `AECEnv`, whose agents take turns: `alive` tells whose turn it is, and a step is one
-            agent's.
+        turns: True: `env` makes an `AECEnv`, whose agents take turns. `alive` then marks the agent whose turn it is,
+            and a step is one agent's.
         **kwargs: options of `treadle.VectorEnv` (workers, inline, autoreset_mode, on_failure, ...); the others go to
-            `env`. As for `treadle.make_vec`.
+            `env`, as for `treadle.make_vec`.
 
     Raises:
-        UsageError: `env` is no function; another form; agents with different spaces in rows. What `treadle.make_vec`
-            raises: an environment of the other kind than `turns` says, or one that does not say in `possible_agents`
-            who its agents may be, is a StartupFailed.
+        UsageError: `env` cannot be called, an unknown form, or agents with different spaces in rows.
+        StartupFailed: an environment of the other kind than `turns` says, or without `possible_agents`.
+        The errors of `treadle.make_vec`.
     """
     if form not in FORMS:
         raise UsageError(f'form is "grouped" or "rows", got {form!r}')
@@ -307,7 +312,10 @@ def make_vec(
 
 
 def slots_of(face: str, kind: Callable[..., Any], env: Callable[..., Any], n: int, /, **kwargs: Any) -> VectorEnv:
-    """The vector below: a `kind` over what `env` makes in each slot. `face`: what the user has called."""
+    """Make the vector of slots, with a `kind` around each environment that `env` makes.
+
+    `face`: the name of the function or class that the user called, for errors.
+    """
     if not callable(env):
         raise UsageError(
             f"a function that makes a PettingZoo environment is wanted, such as a parallel_env, got {env!r}"

@@ -1,4 +1,4 @@
-"""One environment in a process of its own, behind PettingZoo's own interface."""
+"""One environment in a worker process, with PettingZoo's own interface."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ with needed("this needs PettingZoo", "pettingzoo"):
 
 
 class ParallelEnv(pettingzoo.ParallelEnv):
-    """A `pettingzoo.ParallelEnv` that runs in a worker: it may crash or hang (`step_timeout`) without taking the
-    caller along, and tells what it was doing.
+    """A `pettingzoo.ParallelEnv` that runs in a worker.
 
-    An environment that has no `possible_agents` (its agents come into being as it goes on) has none here either; what
-    it returns is passed on as it is, by message.
+    A crash or a hang (`step_timeout`) of the environment becomes an error in the caller, with its place.
+
+    If the environment has no `possible_agents`, because agents appear during an episode, this object has none either.
+    Its results then go by message, unchanged.
 
     Args:
         env: as for `make_vec`.
-        **options: as for `make_vec`; `workers` and `inline` are one and none.
+        **options: as for `make_vec`; `workers` is 1 and `inline` is 0.
     """
 
     def __init__(self, env: Callable[..., Any], **options: Any) -> None:
@@ -33,13 +34,13 @@ class ParallelEnv(pettingzoo.ParallelEnv):
         slots._pool.calls.again = "reset()"
         self.vector: Any = slots
         self.metadata, self.render_mode = slots.metadata, slots.render_mode
-        self._open = KEY not in slots.metadata  # nobody knows who its agents may be
+        self._open = KEY not in slots.metadata  # True: the environment has no `possible_agents`
         if not self._open:
             self.vector = AgentsVector(slots)
             self.possible_agents = list(self.vector.possible_agents)
         self.agents: list[Any] = []
-        self._spaces: dict[Any, tuple[Any, Any]] = {}  # of agents that nobody knew of
-        self._asked: set[Any] = set()  # of these, about whom since the last reset
+        self._spaces: dict[Any, tuple[Any, Any]] = {}  # spaces by agent, for an environment without `possible_agents`
+        self._asked: set[Any] = set()  # agents whose spaces were requested since the last reset
 
     def observation_space(self, agent: Any) -> Any:
         return self._spaces_of(agent)[0] if self._open else self.vector.single_observation_space(agent)
@@ -57,7 +58,7 @@ class ParallelEnv(pettingzoo.ParallelEnv):
         return self._of(self.agents, observations), self._told(self.agents, infos)
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, Any]:
-        """As PettingZoo's; without agents left it does nothing and returns empty dicts."""
+        """Step as PettingZoo's `step` does. Without agents left, it does nothing and returns empty dicts."""
         if not self.agents:
             return {}, {}, {}, {}, {}
         if self._open:
@@ -83,7 +84,7 @@ class ParallelEnv(pettingzoo.ParallelEnv):
     def _step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, Any]:
         observations, *_ = self.vector.step([actions])
         agents, *told = observations[0]
-        if not self.vector.valid[0]:  # its worker died, and the row is the last one again
+        if not self.vector.valid[0]:  # its worker died, and the row repeats the last one
             agents, cut = [], dict.fromkeys(self.agents, True)
             seen, none = {a: told[0][a] for a in cut if a in told[0]}, dict.fromkeys(cut, False)
             told = [seen, dict.fromkeys(cut, 0.0), none, cut, {agent: {} for agent in cut}]
@@ -91,7 +92,7 @@ class ParallelEnv(pettingzoo.ParallelEnv):
         return tuple(told)  # type: ignore[return-value]  # five
 
     def _spaces_of(self, agent: Any) -> tuple[Any, Any]:
-        """An agent's two spaces: the same objects as long as they are equal. A reset may change them."""
+        """Return an agent's two spaces, the same objects as long as they are equal. A reset may change them."""
         if agent not in self._asked:
             found = self.vector.call(spaces_of, agent)[0]
             if self._spaces.get(agent) != found:

@@ -1,6 +1,6 @@
-"""For testing environments: `check_env` plays one and says what cannot be trusted.
+"""Tests of environments: `check_env` plays an environment and reports its faults.
 
-The names below are loaded when they are first used.
+The names below are loaded at their first use.
 """
 
 from treadle.lazy import homes, lazily

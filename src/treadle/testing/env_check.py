@@ -1,9 +1,11 @@
-"""Checking an environment before a run: `check_env`, and `treadle check` on the command line.
+"""The check of an environment before a run: `check_env`, and `treadle check` on the command line.
 
-The environment is built and played in worker processes of a pool (see `env_probe.py`), so one that raises, hangs or
-ends its process is a finding like any other, with the place, and the check goes on: after an exception with another
-seed, after a lost worker with a new one and the next part. The fork server's workers come first: what ends the process
-that has started it ends their server, and is never started by the caller itself.
+The environment is built and played in worker processes of a pool (see `env_probe.py`). So an environment that raises,
+hangs or ends its process becomes a finding with its place, and the check goes on. After an exception it continues with
+another seed, after a lost worker with a new worker and the next part.
+
+The workers of the fork server come first. An environment that ends its parent process then ends the fork server, and is
+not started as a child of the caller.
 """
 
 from __future__ import annotations
@@ -38,18 +40,18 @@ from treadle.wire.carried import CannotTravel
 from treadle.wire.messages import Op
 from treadle.worker import forkserver
 
-TRACE = 300  # steps that are compared
+TRACE = 300  # steps to compare
 RESETS = 100
 LEAK = 64_000  # bytes an episode
-MANY_STEPS = {"gymnasium": 200, "state": 200}  # parts that cannot say that they get on: steps that they take at most
-MANY_STARTS = 5  # constructors and resets of theirs, beside those after an episode's end
-SLOW_CLOSE = 5.0
-GONE = 1.0  # seconds that processes have to be gone after they were killed
+MANY_STEPS = {"gymnasium": 200, "state": 200}  # parts that cannot report progress -> their most steps
+MANY_STARTS = 5  # constructors and resets of these parts, without those after an episode's end
+SLOW_CLOSE = 5.0  # seconds
+GONE = 1.0  # seconds in which killed processes must end
 MANY_LINES = 40  # of stdout and stderr
-EXCERPT = 80  # characters of one
+EXCERPT = 80  # characters of a line
 LIVES = 2  # workers that may be lost
 ENDLESS = 10_000  # steps
-# what Gymnasium's checker says that is a matter of taste, or of how it was called
+# words of findings by Gymnasium's checker that are a matter of taste, or of how it was called
 TASTE = (
     "infinity",
     "symmetric and normalized",
@@ -58,7 +60,7 @@ TASTE = (
     "render_mode",
     "render_fps",
 )
-SAME_SEED = "Deterministic step", "non-deterministic", "although similar"  # of another episode under the same seed
+SAME_SEED = "Deterministic step", "non-deterministic", "although similar"  # of findings about a repeated episode
 FRESH = "after other episodes", "reset must put back all that an episode changes (or: collect --fresh-env)"
 TWIN = "in a second environment of the same process", "keep nothing that steps change in the class or the module"
 ELSEWHERE = (
@@ -68,7 +70,7 @@ ELSEWHERE = (
 CUT = "after an exception in a step", "reset must put back all that a step changes, also one that was cut short"
 GLOBAL = "draw from self.np_random, which reset(seed=...) seeds, and not from the global generators"
 PARENT = "send signals to processes that it has started, by their pid; its parent may be the process that runs it"
-ADVICE = {  # in the order of findings: what makes others pointless comes first
+ADVICE = {  # in the order of findings: faults that make others pointless come first
     "pickle": "give a function that makes it, with what it needs inside",
     "build": "mend the constructor, or what it imports: it must return in any process",
     "interface": "see gymnasium.Env.reset and gymnasium.Env.step",
@@ -101,7 +103,7 @@ class Stopped(Exception):
 
 
 class Gone(Exception):
-    """The worker is."""
+    """The worker is gone."""
 
 
 @suggests
@@ -116,29 +118,34 @@ def check_env(
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
     told: Callable[[str], None] = lambda doing: None,
 ) -> Report:
-    """Play an environment in worker processes, and say what is not as it should be.
+    """Play an environment in worker processes, and report its faults.
 
-    Spaces and dtypes at reset and in `steps` random steps; the same episode under the same seed (in another process,
-    beside a second environment, after other episodes); global generators; observations that are written over; what it
-    prints; threads and children that it leaves; memory that grows; how long steps and resets take; whether its state
-    can be taken and put back; what Gymnasium's own checker says; and drills: it raises, and its process is killed.
+    The checks are:
+
+    - spaces and dtypes at reset and in `steps` random steps;
+    - the same episode under the same seed: in another process, beside a second environment, after other episodes;
+    - draws from global generators, and observations that later steps overwrite;
+    - output, threads and child processes that are left, and memory that grows;
+    - the time of steps and resets;
+    - taking the state and putting it back;
+    - Gymnasium's own checker;
+    - drills: a step raises, and the worker's process is killed.
 
     Args:
         env: an id, "module:make_env", an EnvSpec, or a callable that returns an environment.
-        steps: random steps; fewer where they take longer than `seconds`.
-        seed: of everything.
-        seconds: that the random steps may take; other parts take a share of it.
-        timeout: seconds after which a constructor, a step or a reset that does not return is killed: a hang.
-            (Gymnasium's checker, and taking and putting back states, have so many seconds for all of theirs beside what
-            they take.)
-        env_kwargs, wrappers: as of `treadle.collect`.
+        steps: random steps; fewer if they take longer than `seconds`.
+        seed: of environments and actions.
+        seconds: limit of the random steps; other parts take a share of it.
+        timeout: seconds after which a constructor, a step or a reset counts as hanging and is killed. Gymnasium's
+            checker, and the check of states, get so many seconds in addition to their expected time.
+        env_kwargs, wrappers: as for `treadle.collect`.
         told: called with a few words for each part before it begins.
 
     Returns:
-        The report: `ok` when there is no fault; `print` it. The worst finding is the first.
+        The report, to be printed. `ok` is True without a fault. The worst finding comes first.
 
     Raises:
-        UsageError: it names no environment, or one that wants other arguments.
+        UsageError: `env` does not name an environment, or its constructor takes other arguments.
     """
     recipe = EnvRecipe.of(env_of(env), env_kwargs, wrappers)
     report = Report(env_name(recipe.env), ADVICE)
@@ -159,16 +166,16 @@ class Check:
     ) -> None:
         self.report, self._recipe, self._steps, self._seed = report, recipe, steps, seed
         self._seconds, self._timeout, self._told = seconds, timeout, told
-        self._unlike: dict[str, tuple[str, str, str, str]] = {}  # where -> level, what differs, since when, advice
-        self._also: dict[str, None] = {}  # what follows from that, and is no finding of its own
-        self._raised: dict[Cause, tuple[str, int]] = {}  # the first in words, and how many there were
-        self._children: set[int] = set()  # what it has started
+        self._unlike: dict[str, tuple[str, str, str, str]] = {}  # where -> level, part, first record, advice
+        self._also: dict[str, None] = {}  # consequences of these differences, which are not findings
+        self._raised: dict[Cause, tuple[str, int]] = {}  # cause -> text of the first error, number of errors
+        self._children: set[int] = set()  # pids of the environment's child processes
         self._first, self._long = Walk(), Walk()
-        self._lines, self._said = 0, ""  # that its workers wrote, and the last
+        self._lines, self._said = 0, ""  # number of lines that the workers wrote, and the last line
         self._lives, self._safe = LIVES, True
 
     def run(self) -> None:
-        """Raises Stopped."""
+        """Run all parts. Raises Stopped if the rest cannot be done."""
         first = self._begin, self._further, self._again, self._spaces, self._memory, self._state
         self._run("forkserver", *first, self._gymnasium, self._raise_drill, self._close)
         if not self._safe:
@@ -176,7 +183,7 @@ class Check:
         self._run("spawn", self._elsewhere, self._kill_drill)
 
     def _run(self, start_method: str, *parts: Callable[[Pool], None]) -> None:
-        """Do these, with a new worker where one is lost."""
+        """Run these parts, with a new worker after a lost one."""
         left = deque(parts)
         while left:
             try:
@@ -187,7 +194,7 @@ class Check:
                 self._lives -= 1
                 if not self._first.resets or not self._lives:
                     raise Stopped from gone
-            except TaskRaised as error:  # no directory or descriptor is left to it, say
+            except TaskRaised as error:  # the environment has removed its directory or used all descriptors, say
                 self.report.fault("process", f"the check itself fails in it: {reason_of(error)}")
                 raise Stopped from error
 
@@ -201,7 +208,7 @@ class Check:
                 workers=1,
                 rows=False,
                 start_method=start_method,
-                preload=(),  # the worker itself imports what it builds, under the limit of a step
+                preload=(),  # the worker imports the environment's modules itself, under the time limit of a step
                 worker_output="keep",
                 step_timeout=self._timeout,
             )
@@ -236,7 +243,7 @@ class Check:
             raise Stopped
 
     def _ask(self, pool: Pool, doing: str, name: str, *args: Any) -> Any:
-        """Have the probe do something. Raises TaskRaised, or notes a death or a hang and raises Gone."""
+        """Run an operation of the probe. Raises TaskRaised; for a death or a hang, adds a finding and raises Gone."""
         self._told(doing)
         (worker,) = pool.workers
         found: Any = None
@@ -266,7 +273,7 @@ class Check:
         raise Gone
 
     def _walk(self, pool: Pool, doing: str, name: str, *args: Any) -> Walk:
-        """A walk: what resets and steps raise in it is noted, what else is raised is a fault, and the end."""
+        """Run a walk and return it, with errors of resets and steps recorded. Other errors of ours raise Stopped."""
         try:
             walk: Walk = self._ask(pool, doing, name, *args)
         except TaskRaised as error:
@@ -283,7 +290,7 @@ class Check:
         return walk
 
     def _known(self, error: TaskRaised) -> bool:
-        """Return True if resets or steps have raised it, perhaps as another type."""
+        """Return True if resets or steps have raised at the same line, perhaps another type."""
         return place_of(error.remote_traceback, first=False) in [place for _, place in self._raised]
 
     # -- the parts ---------------------------------------------------------------------------------------------------
@@ -303,12 +310,12 @@ class Check:
             self.report.warning("endless", f"no episode ends within {ENDLESS:,} random steps")
 
     def _again(self, pool: Pool) -> None:
-        """The same seed, the same episode: after other episodes, and beside another environment."""
+        """Compare the same seed's episode after other episodes, and beside another environment."""
         self._compare(self._walk(pool, "the same steps again", "walk", self._seed, *self._trace, 3), FRESH)
         self._compare(self._walk(pool, "beside a second one", "twin", self._seed, *self._trace), TWIN)
 
     def _elsewhere(self, pool: Pool) -> None:
-        """The same in a process that was spawned."""
+        """Compare the same seed's episode in a spawned process."""
         self._compare(self._walk(pool, "in a spawned process", "walk", self._seed, *self._trace, 4), ELSEWHERE)
         if not self._unlike:
             if drawn := ", ".join(self._first.globals):
@@ -320,7 +327,7 @@ class Check:
 
     def _compare(self, again: Walk, against: tuple[str, str]) -> None:
         first, (where, advice) = self._first, against
-        length = min(len(first.records), len(again.records))  # as far as both came
+        length = min(len(first.records), len(again.records))  # records that both have
         a, b = (dict(zip(PARTS, zip(*each.records[:length]))) for each in (first, again))
         found = first_difference(a, b)
         if found is None or found[1] == PARTS[0]:  # an exception is a finding by itself
@@ -331,13 +338,13 @@ class Check:
         self._unlike[where] = level, part, f"first at record {at} of {len(first.records)}", advice
 
     def clear(self) -> None:
-        """End what it has started and left in no group that ends with its worker."""
+        """End child processes of the environment that left their worker's process group."""
         for pid in filter(runs, self._children):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def conclude(self) -> None:
-        """The findings of all parts together, and their order."""
+        """Add the findings of all parts together, and sort them."""
         report = self.report
         for words, times in self._raised.values():
             report.fault("raises", words + (f" ({times} times)" if times > 1 else ""))
@@ -350,7 +357,7 @@ class Check:
         report.findings.sort(key=lambda each: (each.level != FAULT, list(ADVICE).index(each.about)))
 
     def _conclude_unlike(self) -> None:
-        """Another episode under the same seed is one finding, wherever it was seen; where it was says what to do."""
+        """Add one finding for all differing episodes under the same seed. The last place decides the advice."""
         if not self._unlike:
             return
         since: dict[str, list[str]] = {}  # what differs, and since when -> where
@@ -378,7 +385,7 @@ class Check:
         report.facts["a reset takes"] = (
             f"{median * 1e3:,.2f} ms (median), {longest * 1e3:,.2f} ms (most of {len(resets)})"
         )
-        share = min(1.0, walk.busy / max(1e-9, float(steps.sum())))  # its clock also counts what is between steps
+        share = min(1.0, walk.busy / max(1e-9, float(steps.sum())))  # `busy` also counts some time between steps
         doing = "computing" if share > 0.7 else "waiting" if share < 0.3 else "computing and waiting"
         report.facts["that time is"] = f"{doing} ({share:.0%} of it on a processor)"
 
@@ -403,7 +410,7 @@ class Check:
         try:
             why = self._ask(pool, "taking and putting back its state", "state", 20)
         except TaskRaised as error:
-            if self._known(error) or ", in close\n" in error.remote_traceback:  # `_close` tells the second
+            if self._known(error) or ", in close\n" in error.remote_traceback:  # `_close` reports the second
                 return
             why = reason_of(error)
         if "state is incomplete" in why and TWIN[0] in self._unlike:
@@ -433,7 +440,7 @@ class Check:
             self.report.passed.append("Gymnasium's own checker")
 
     def _raise_drill(self, pool: Pool) -> None:
-        """An exception in a step, then a reset: the environment must go on."""
+        """Raise in a step, then reset: the environment must go on."""
         with contextlib.suppress(TaskRaised):
             self._ask(pool, "an exception in a step", "raises", self._seed)
         again = self._walk(pool, "after an exception", "walk", self._seed, 50, self._seconds / 5, 5)
@@ -456,7 +463,7 @@ class Check:
             report.passed.append("close")
 
     def _kill_drill(self, pool: Pool) -> None:
-        """Its process is killed: the pool must name that, and nothing may be left."""
+        """Kill the worker: the pool must notice the death, and all child processes must end."""
         (worker,) = pool.workers
         children = children_of(worker.pid or 0)
         pool.calls.submit(worker, Op.STREAM, {0: ("walk", (self._seed, 10**9, 3600.0, 6))}, (0,), "walk")
@@ -477,7 +484,7 @@ class Check:
 
 
 def _serves(pid: int) -> bool:
-    """Does that fork server live? Asked of itself: one that was killed just now may still be listed."""
+    """Return True if this fork server answers: one that was just killed may still be listed."""
     try:
         return any(each.pid == pid and each.ask("modules") for each in forkserver.servers())
     except OSError:

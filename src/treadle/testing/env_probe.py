@@ -1,8 +1,8 @@
 """The worker's part of `check_env`: it plays an environment, watches its effects on the process, and measures.
 
-An environment that is checked may hang or end its process, so all of this runs in a worker of a pool, which names that;
-its constructor, too, is called by a request, so that it has the time limit of a step. What a reset or a step raises is
-noted, and the next episode begins with another seed. Everything that is returned is plain data.
+An environment under test may hang or end its process. So all of this runs in a worker of a pool, which reports such
+failures. A request calls the constructor, too, so that it has the time limit of a step. After an error in a reset or a
+step, the error is recorded, and the next episode begins with another seed. All results are plain data.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PLAIN = (int, float, str, bytes, bool, type(None), np.ndarray, np.generic)
 CLOCKS = {"t", "time", "elapsed", "elapsed_time", "fps"}  # keys of infos that may differ between two runs
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 SUBREAPER = 36  # of linux/prctl.h
-SHORT = 40  # steps of an episode where only resets matter
+SHORT = 40  # steps of an episode in checks of resets
 MOST_RAISED = 100  # exceptions in a walk, after which it ends
 
 
@@ -56,20 +56,20 @@ Cause = tuple[str, str]  # the type of an exception, and the line that raised it
 
 @dataclass
 class Walk:
-    """Observations of some steps.
+    """The records of some steps.
 
     Attributes:
         records: one a reset or step: a number for each of `PARTS`.
-        seconds, resets: of each step, and of each reset, that returned.
+        seconds, resets: durations of each step, and of each reset, that returned.
         busy: seconds of processor time in the steps, of all threads together.
-        ended: episodes that came to an end of their own.
-        oddities: what the spaces and Gymnasium's interface do not allow, by its kind: the first of each, in words.
-        raised: what resets and steps raised, by its cause: the first one in words, and how many there were.
-        failures: how many that are together.
-        globals: which of the global generators were drawn from, or seeded.
+        ended: episodes that the environment ended.
+        oddities: kind -> text of the first violation of the spaces or of Gymnasium's interface.
+        raised: cause -> (text of the first error in a reset or step, number of errors).
+        failures: number of all errors.
+        globals: names of the global generators that were drawn from, or seeded.
         memory: of many short episodes: (episodes so far, bytes of private memory) after each of the last four fifths;
-            [] where that cannot be told.
-        files: that are open after them, and were not before.
+            [] if memory cannot be measured.
+        files: paths of files that are open after these episodes, but were not before.
     """
 
     records: list[tuple[int, ...]] = field(default_factory=list)
@@ -85,11 +85,11 @@ class Walk:
     files: list[str] = field(default_factory=list)
 
     def odd(self, kind: str, what: str) -> None:
-        """Note what is not allowed."""
+        """Record a violation; the first of each kind is kept."""
         self.oddities.setdefault(kind, what)
 
     def failed(self, error: BaseException, seed: int, episode: int, step: int) -> None:
-        """Note what a step raised (0: a reset), of the episode of that number since the reset with `seed`, from 1."""
+        """Record an error of a step (0: the reset) of an episode, counted from 1 since the reset with `seed`."""
         raised = Raised.of(error, "step")
         cause = raised.error_type, place_of(raised.traceback, first=False)
         what = f"{raised.error_type}: {short(raised.message)}".removesuffix(": ")
@@ -102,8 +102,14 @@ class Walk:
 
 @dataclass
 class Left:
-    """Things that an environment leaves behind when it is closed. `seconds`: that it took; `raised`: what it raised, or
-    the second time; `threads`: their names; `children`: pids."""
+    """The remains of an environment after it was closed twice.
+
+    Attributes:
+        seconds: that closing took.
+        raised: text of the first error in closing; "": none.
+        threads: names of threads that are left.
+        children: pids of child processes that are left.
+    """
 
     seconds: float
     raised: str
@@ -112,8 +118,10 @@ class Left:
 
 
 class EnvProbe(Program):
-    """Args:
-    recipe: how to build the environment.
+    """The program of a worker that checks an environment.
+
+    Args:
+        recipe: of the environment.
     """
 
     def __init__(self, recipe: EnvRecipe) -> None:
@@ -122,12 +130,15 @@ class EnvProbe(Program):
         self._closed = True
 
     def build(self) -> tuple[float, str, bool]:
-        """Make the environment. Returns the seconds that its constructor took, why it cannot be played ("": it can),
-        and whether its registration says that it is not deterministic."""
+        """Make the environment.
+
+        Returns (seconds of the constructor; the reason why the environment cannot be played, or ""; True if its
+        registration says that it is not deterministic).
+        """
         self._threads, self._children = set(threading.enumerate()), set(children_of(os.getpid()))
         self._process = _process()
         if hasattr(libc := ctypes.CDLL(None), "prctl"):
-            libc.prctl(SUBREAPER, 1)  # what its children leave behind becomes a child of this process
+            libc.prctl(SUBREAPER, 1)  # orphans of the environment's children become children of this process
         start = time.perf_counter()
         env = self._env = self._recipe.build()
         seconds, refused, self._closed = time.perf_counter() - start, "", False
@@ -142,16 +153,17 @@ class EnvProbe(Program):
         return seconds, refused, bool(spec is not None and spec.nondeterministic)
 
     def stream(self, order: tuple[str, tuple[Any, ...]], control: StreamControl) -> Iterator[Any]:
-        """Do one of the following, and return what it does. As a stream it has a limit of time for a step, not for all
-        of them."""
+        """Call one of the methods below and return its result. A stream has a time limit for each step, not in all."""
         name, args = order
         self._gets_on = control.stopped
         return getattr(self, name)(*args)
         yield
 
     def walk(self, seed: int, steps: int, seconds: float, noise: int, to_end: bool = False) -> Walk:
-        """Play so many steps from a reset with `seed`, or for so many seconds, or (`to_end`) until an episode ends.
-        `noise`: seeds the global generators."""
+        """Play from a reset with `seed`, for `steps` steps or `seconds` seconds, whichever ends first.
+
+        `to_end`: stop when an episode ends. `noise`: the seed of the global generators.
+        """
         seen = Walk()
         random.seed(noise)
         np.random.seed(noise)
@@ -166,7 +178,7 @@ class EnvProbe(Program):
         return seen
 
     def twin(self, seed: int, steps: int, seconds: float) -> Walk:
-        """The same in a second environment of this process, while the first one is played, too."""
+        """Walk in a second environment of this process, while the first one is played, too."""
         second = self._recipe.build()
         seen, end = Walk(), time.perf_counter() + seconds
         try:
@@ -181,7 +193,8 @@ class EnvProbe(Program):
         return seen
 
     def _play(self, env: Any, seed: int, steps: int, seen: Walk) -> Iterator[None]:
-        checked, actions = Checked(env, seen), copy.deepcopy(env.action_space)  # many share one: it is of the class
+        # environments of one class may share an action space, so its copy is seeded
+        checked, actions = Checked(env, seen), copy.deepcopy(env.action_space)
         given: int | None = seed
         left, episode = steps, 0
         while left > 0 and seen.failures < MOST_RAISED:
@@ -193,7 +206,7 @@ class EnvProbe(Program):
             start = time.perf_counter()
             try:
                 result = env.reset(seed=given)
-            except BaseException as error:  # noqa: BLE001 - sys.exit included: it is told
+            except BaseException as error:  # noqa: BLE001 - including sys.exit: it is recorded
                 seen.failed(error, seed, episode, 0)
                 given = seed + 1
                 yield
@@ -229,13 +242,13 @@ class EnvProbe(Program):
                 yield
 
     def raises(self, seed: int) -> None:
-        """Plays some steps, and raises: as an environment does that fails."""
+        """Play some steps and raise, as a failing environment does."""
         for at, _ in enumerate(self._play(self._env, seed, 5, Walk())):
             if at == 4:
                 raise ArithmeticError("a drill")
 
     def growth(self, seed: int, resets: int, seconds: float) -> Walk:
-        """Play so many short episodes, each after a reset with a seed of its own."""
+        """Play `resets` short episodes, each after a reset with a different seed."""
         seen, files = Walk(), _files()
         for fifth in range(5):
             end = time.perf_counter() + seconds / 5
@@ -255,7 +268,7 @@ class EnvProbe(Program):
         return seen
 
     def gymnasium(self) -> list[tuple[str, str]]:
-        """The verdict of Gymnasium's own checker on a new environment: (error or warning, text)."""
+        """Return the findings of Gymnasium's own checker on a new environment: ("error" or "warning", text)."""
         from gymnasium.utils.env_checker import check_env
 
         env: Any = self._recipe.build()
@@ -266,7 +279,7 @@ class EnvProbe(Program):
                 check_env(env.unwrapped, skip_render_check=True, skip_close_check=True)
             except Exception as error:
                 raised = Raised.of(error, "call")
-                if user_frame(raised.traceback):  # the environment, and not the checker
+                if user_frame(raised.traceback):  # the environment raised, not the checker
                     raise
                 said.append(("error", f"{raised.error_type}: {raised.message}"))
             finally:
@@ -275,7 +288,7 @@ class EnvProbe(Program):
         return [*said, *(("warning", COLOUR.sub("", str(each.message))) for each in caught)]
 
     def state(self, steps: int) -> str:
-        """Why its state cannot be taken and put back; "": it can."""
+        """Return the reason why the state cannot be taken and put back; "": it can."""
         try:
             check_state(self._recipe.build, steps=steps, points=2)
         except TreadleError as error:
@@ -283,13 +296,13 @@ class EnvProbe(Program):
         return ""
 
     def shut(self) -> Left:
-        """Close it, twice."""
+        """Close the environment twice and return its remains."""
         self._closed = True
         start, raised = time.perf_counter(), ""
         for time_ in ("", ", when it is closed a second time"):
             try:
                 close_env(self._env)
-            except BaseException as error:  # noqa: BLE001 - sys.exit included: it is told
+            except BaseException as error:  # noqa: BLE001 - including sys.exit: it is recorded
                 why = Raised.of(error, "close")
                 what = f"{why.error_type}: {short(why.message)}{time_}, at {place_of(why.traceback, first=False)}"
                 raised = raised or what
@@ -304,8 +317,11 @@ class EnvProbe(Program):
 
 
 class Checked:
-    """Looks at observations, infos and spaces: do observations fit their space exactly, are earlier ones left as they
-    were, can infos be sent to another process, and do the spaces stay?"""
+    """Checks observations, infos and spaces.
+
+    Observations must fit their space exactly, and later steps must not overwrite them. Infos must pickle. Spaces must
+    not change.
+    """
 
     def __init__(self, env: Any, seen: Walk) -> None:
         self._env, self._spaces = env, {name: getattr(env, name) for name in SPACES}
@@ -315,14 +331,14 @@ class Checked:
         self._before: tuple[Any, int] | None = None
 
     def spaces(self, where: str) -> None:
-        """Return True if they are unchanged."""
+        """Record a space that has changed."""
         for name, space in self._spaces.items():
             now = getattr(self._env, name)
             if now is not space and now != space:
                 self._odd("space", f"{name} is {shown(now)} after {where}, and was {shown(space)}: it must stay")
 
     def told(self, info: Any, where: str) -> int:
-        """The number of an info."""
+        """Check an info and return its number."""
         try:
             number = print_of(info)
         except RecursionError:
@@ -335,7 +351,7 @@ class Checked:
         return number
 
     def observed(self, observation: Any, where: str) -> int:
-        """The number of an observation."""
+        """Check an observation and return its number."""
         if self._before is not None and print_of(self._before[0]) != self._before[1]:
             self._odd("reused", "an observation that it has returned is written over by the next one")
         try:
@@ -357,7 +373,7 @@ class Checked:
 
 
 def flat(value: Any) -> Iterator[Any]:
-    """The leaves of dicts, lists and tuples."""
+    """Yield the leaves of dicts, lists and tuples."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -368,7 +384,7 @@ def flat(value: Any) -> Iterator[Any]:
 
 
 def print_of(value: Any, start: int = 0) -> int:
-    """A number that two values share when they are equal to the last bit. Clocks in dicts do not count."""
+    """Return a number that is the same for values that are equal to the last bit. Clocks in dicts are left out."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
         return zlib.crc32(
             np.ascontiguousarray(value).tobytes(), zlib.crc32(f"{value.dtype}{value.shape}".encode(), start)
@@ -387,8 +403,10 @@ def print_of(value: Any, start: int = 0) -> int:
 
 
 def place_of(stack: str, first: bool = True) -> str:
-    """The innermost line of the user's own code in a stack, else of a library. `first`: it comes first
-    (faulthandler)."""
+    """Return the innermost line of the user's own code in a stack, else that of a library.
+
+    `first`: True if the innermost line comes first (faulthandler).
+    """
     if place := user_frame(stack, innermost_first=first):
         return place
     ours = f"{os.sep}treadle{os.sep}"
@@ -397,29 +415,29 @@ def place_of(stack: str, first: bool = True) -> str:
 
 
 def _process() -> dict[str, Any]:
-    """The values that all environments of a process share, by name."""
+    """Return name -> value of the state that all environments of a process share."""
     folder = os.stat(".")
     handlers = {f"the handler of {number.name}": signal.getsignal(number) for number in signal.Signals}
     return {"the current directory": (folder.st_dev, folder.st_ino), **handlers}
 
 
 def _files() -> Counter[str]:
-    """Where open descriptors lead to; nowhere without /proc."""
+    """Return the paths of open descriptors; empty without /proc."""
     return Counter(os.path.realpath(each) for each in glob.glob("/proc/self/fd/*") if os.path.islink(each))
 
 
 def _globals() -> dict[str, Any]:
-    """The states of the global generators."""
+    """Return the states of the global generators."""
     return {"random": random.getstate(), "np.random": print_of(list(np.random.get_state())[1:])}
 
 
 def children_of(pid: int) -> list[int]:
-    """Processes whose parent it is, ended ones included; [] where there is no /proc."""
+    """Return the pids of a process's children, including ended ones; [] without /proc."""
     return [child for each in Path("/proc").glob("[0-9]*") if parent_of(child := int(each.name)) == pid]
 
 
 def parent_of(pid: int) -> int:
-    """Its parent; 0: it has ended."""
+    """Return the pid of a process's parent; 0: the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
@@ -427,7 +445,7 @@ def parent_of(pid: int) -> int:
 
 
 def runs(pid: int) -> bool:
-    """Is there such a process, that has not ended? One that has, and that nobody has waited for, does not run."""
+    """Return True if the process exists and has not ended; False for a zombie."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, PermissionError):

@@ -1,6 +1,6 @@
-"""What `treadle info` shows of a machine: what is installed, what the kernel grants, what makes it slow or unsafe.
+"""The report of `treadle info` on a machine: installed packages, the kernel's limits, and causes of trouble.
 
-`seen` looks, and `remarks` decides, which is pure. Neither names a person, a host or a path.
+`seen` collects the facts; `remarks`, a pure function, decides about them. Neither names a person, a host or a path.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from treadle.worker import forkserver
 from treadle.worker.options import MOST_WORKERS
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_WAIT_POLICY")
-PACKAGES = ("numpy", "gymnasium", "cloudpickle", "torch", "threadpoolctl")  # beside those of extras
-LOOK = 0.25  # seconds in which others' use of the cores is measured
+PACKAGES = ("numpy", "gymnasium", "cloudpickle", "torch", "threadpoolctl")  # besides those of extras
+LOOK = 0.25  # seconds in which the cores' use by other programs is measured
 FILES = 6  # descriptors that a worker takes
 SMALL_SHM, SMALL_MEMORY = 2**28, 2**30  # bytes
-OTHERS = 0.25  # cores that others use, from which on it is said
+OTHERS = 0.25  # cores used by other programs, from which the report mentions them
 REQUIREMENT = re.compile(r"""([\w.-]+).*\bextra == ["']([\w.-]+)["']""")
 
 
 def machine() -> Report:
-    """Look at this machine. The findings of the report are what makes it slow or unsafe, `details` what was seen."""
+    """Return a report on this machine. Its findings are causes of slow or unsafe runs; `details` are the facts."""
     found = seen()
     report = Report(f"treadle {__version__} on {found['system']}", details=found)
     for about, what, advice in remarks(found):
@@ -45,7 +45,7 @@ def machine() -> Report:
 
 
 def seen() -> dict[str, Any]:
-    """Everything that is reported, as JSON can hold it; None: it is missing or has no limit."""
+    """Return all facts as values for JSON. None: missing, or without a limit."""
     from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 
     files = [None if limit == RLIM_INFINITY else limit for limit in getrlimit(RLIMIT_NOFILE)]
@@ -75,7 +75,7 @@ def seen() -> dict[str, Any]:
 
 
 def remarks(found: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield ("slow" or "unsafe", what it is, its remedy) of what `seen` returned. Pure."""
+    """Yield ("slow" or "unsafe", the cause, its remedy) for the facts of `seen`. Pure."""
     cores, threads, files = found["cores"], found["threads"], found["descriptors"]["soft"]
     mine = min(cores["usable"], cores["quota"] or cores["usable"])
     if "forkserver" not in found["start_methods"] or not found["memory_files"]:
@@ -116,7 +116,7 @@ def remarks(found: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def in_words(found: dict[str, Any]) -> dict[str, str]:
-    """What `seen` returned, for people. Pure."""
+    """Return the facts of `seen` as text for people. Pure."""
     cores, files, shm = found["cores"], found["descriptors"], found["shared_memory"]
     grants = f"{cores['quota']} by the control group's quota" if cores["quota"] else "no quota"
     memory, packages = found["memory_available"], found["packages"]
@@ -150,7 +150,7 @@ def _version(package: str) -> str | None:
 
 
 def _extras() -> dict[str, dict[str, str | None]]:
-    """Extra -> the packages that it asks for, with their versions; None: it is not installed."""
+    """Return extra -> its packages with their versions; None: not installed."""
     found: dict[str, dict[str, str | None]] = {}
     for line in (_version("treadle") and requires("treadle")) or []:
         if (asked := REQUIREMENT.match(line)) and asked[1] != "treadle":
@@ -168,7 +168,7 @@ def _shm() -> dict[str, int] | None:
 
 
 def _others() -> float | None:
-    """Cores that other programs use now, of those that this process may use; None where nobody says."""
+    """Return the cores that other programs use now, of those that this process may use; None: unknown."""
     before, mine, began = used(), time.process_time(), time.monotonic()
     if before is None:
         return None

@@ -1,4 +1,4 @@
-"""How a vector is best arranged: a few arrangements run in turns, and the fastest is named as code."""
+"""`tune`, which runs a few arrangements of a vector in turns and returns the fastest as code."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ from treadle.verdict import changes, verdict
 from treadle.wire import bell
 from treadle.worker.options import MOST_WORKERS
 
-MOST, TURN = 6, 0.2  # arrangements; seconds of each in a round
+MOST, TURN = 6, 0.2  # the most arrangements; seconds of each in a round
 ROUNDS = 4  # at least
-LEVEL = 0.03  # medians no further apart are the same: then the simpler arrangement is taken
+LEVEL = 0.03  # relative difference of medians up to which they count as equal: the simpler arrangement then wins
 DRAWN = 64  # random actions of each slot
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """One way to step. `workers` is None where all slots are the caller's, `least` where no partial batches are."""
+    """One arrangement of a vector.
+
+    `workers` None: the caller steps all slots. `least` None: without partial batches.
+    """
 
     workers: int | None
     inline: int = 0
@@ -48,17 +51,19 @@ class Arrangement:
 
     @property
     def options(self) -> dict[str, int]:
-        """Keyword arguments of a vector."""
+        """The keyword arguments of the vector."""
         return {"inline": self.inline} if self.workers is None else {"workers": self.workers, "inline": self.inline}
 
 
 @dataclass
 class Tuning:
-    """Attributes:
-    env, num_envs: what was stepped.
-    rates: steps a second of each arrangement, by rounds; the simplest arrangement first.
-    verdicts: on the vector of each.
-    others: cores that other programs used meanwhile; None: unknown.
+    """The result of `tune`.
+
+    Attributes:
+        env, num_envs: the environment as code, and the number of them.
+        rates: arrangement -> steps a second in each round; the simplest arrangement first.
+        verdicts: arrangement -> the verdict on its vector.
+        others: cores that other programs used meanwhile; None: unknown.
     """
 
     env: str
@@ -69,20 +74,20 @@ class Tuning:
 
     @property
     def best(self) -> Arrangement:
-        """The simplest of those that are level with the fastest."""
+        """The simplest of the arrangements that are as fast as the fastest, within `LEVEL`."""
         medians = {each: median(rates) for each, rates in self.rates.items()}
         return next(each for each, rate in medians.items() if rate >= (1 - LEVEL) * max(medians.values()))
 
     @property
     def code(self) -> str:
-        """A line that makes the best vector."""
+        """A line of code that makes the best vector."""
         best = self.best
         given = ", ".join(f"{name}={value}" for name, value in best.options.items())
         partly = "" if best.least is None else f"; envs.batch_size = {best.least}  # and send, recv"
         return f"envs = treadle.make_vec({self.env}, num_envs={self.num_envs}, {given}){partly}"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result as a dict for JSON."""
         rows = [{"arrangement": str(each), "steps_per_s": rates} for each, rates in self.rates.items()]
         return {"rows": rows, "best": str(self.best), "code": self.code, "used_by_others": self.others}
 
@@ -98,7 +103,10 @@ class Tuning:
 
 
 def worth_trying(n: int, cores: int, found: Measured | None) -> list[Arrangement]:
-    """The arrangements of n slots to begin with, the simplest first. Pure; `found`: see `workers="auto"`."""
+    """Return the first arrangements of n slots to try, the simplest first. Pure.
+
+    `found`: the measurement of a step, as for `workers="auto"`; None: unknown.
+    """
     workers, alone = min(n, cores), Arrangement(None, n)
     each = Arrangement(min(n, MOST_WORKERS))
     if found is not None and found.waits:
@@ -112,7 +120,7 @@ def worth_trying(n: int, cores: int, found: Measured | None) -> list[Arrangement
 
 
 def meant(change: str, n: int, now: Arrangement) -> Arrangement | None:
-    """The arrangement that a verdict's change means; None: it is none of a vector's. Pure."""
+    """Return the arrangement for a change that a verdict proposes; None: it is not a change of a vector. Pure."""
     found = re.fullmatch(r"(workers=|inline=|recv\(min=)(\d+)\)?", change)
     if found is None:
         return None
@@ -125,7 +133,7 @@ def meant(change: str, n: int, now: Arrangement) -> Arrangement | None:
 
 
 class Running:
-    """A vector that is stepped in turns, by a policy or by random actions that are drawn beforehand."""
+    """A vector that is stepped in turns, with a policy or with random actions that were drawn beforehand."""
 
     def __init__(self, env: Any, n: int, how: Arrangement, policy: Any, seed: int, kwargs: dict[str, Any]) -> None:
         self.how, self._n = how, n
@@ -160,12 +168,12 @@ class Running:
         self._slots = infos["env_id"].tolist()
 
     def finish(self) -> None:
-        """Wait for the steps that are under way."""
+        """Wait for the steps under way."""
         if left := self._n - len(self._slots):
             self.vector.recv(min=left)
 
     def turn(self, seconds: float) -> float:
-        """Step for so long. Returns steps a second."""
+        """Step for so many seconds and return the steps a second."""
         steps, began = 0, time.perf_counter()
         while time.perf_counter() - began < seconds or not steps:
             if self.how.least is None:
@@ -187,22 +195,22 @@ def tune(
     env_kwargs: dict[str, Any] | None = None,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> Tuning:
-    """Try at most six arrangements of a vector in turns, and name the fastest as code.
+    """Try at most six arrangements of a vector in turns, and return the fastest as code.
 
-    The first ones follow from how an environment spends a step, as with `workers="auto"`; others are changes that the
-    verdicts on these propose. All are open at a time, and nothing is remembered.
+    The first arrangements follow from the time that an environment spends in a step, as with `workers="auto"`. The
+    verdicts on these propose others. All vectors are open at the same time. Results are not kept for later calls.
 
     Args:
         env: as for `make_vec`.
         policy: acts in the loop; see `treadle.collect`. None: random actions that are drawn beforehand.
-        num_envs: how many environments the vector has.
+        num_envs: number of environments of the vector.
         seed: of the environments and the policy.
-        seconds: of stepping, all arrangements together; starting them comes on top.
+        seconds: of stepping, all arrangements together, without their start.
         env_kwargs: of the environment.
-        progress: called with words for the part at hand.
+        progress: called with words for the present part.
 
     Raises:
-        UsageError, and what `VectorEnv` raises.
+        UsageError, and the errors of `VectorEnv`.
     """
     check_whole(none=False, num_envs=num_envs)
     check_seconds("seconds", seconds)
@@ -216,7 +224,7 @@ def tune(
             how = todo.pop(0)
             progress(f"starting {how}")
             one = stack.enter_context(closing(Running(env, num_envs, how, policy, seed, kwargs)))
-            one.turn(2 * TURN)  # alone, so that the verdict is on it, and warm afterwards
+            one.turn(2 * TURN)  # alone, so that the verdict is about this vector; it also warms the vector up
             result.verdicts[how] = str(one.vector.stats().verdict)
             running.append(one)
             known = [each.how for each in running] + todo
@@ -239,7 +247,7 @@ def tune(
 
 
 def _proposed(one: Running, n: int) -> Iterator[Arrangement]:
-    """Arrangements that the verdict on a vector thinks worth trying."""
+    """Yield the arrangements that the verdict on a vector proposes."""
     core = one.vector._core
     figures = core.measured.judged(int(one.vector.stats().steps.sum()), True)
     found = (meant(change, n, one.how) for change, _ in changes(figures, verdict(figures).kind))
@@ -247,11 +255,11 @@ def _proposed(one: Running, n: int) -> Iterator[Arrangement]:
 
 
 def _own(running: list[Running]) -> float:
-    """Seconds that this process and the vectors' workers have run so far."""
+    """Return the seconds of processor time of this process and the vectors' workers so far."""
     pids = [worker.pid for each in running for worker in each.vector._pool.workers if not worker.in_caller]
     return time.process_time() + sum(times_of(pid)[0] for pid in pids)
 
 
 def _shown(env: Any) -> str:
-    """An environment in code."""
+    """Return an environment as code."""
     return repr(env) if isinstance(env, str) else env_name(env)

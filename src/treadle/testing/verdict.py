@@ -16,13 +16,13 @@ MOST = 600  # characters of a finding
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as it should be.
+    """One fault or warning of a check.
 
     Attributes:
-        level: "fault": runs fail or cannot be repeated. "warning": it works, and will surprise its users.
-        about: one word for what was checked.
-        what: what was seen.
-        advice: what to do.
+        level: "fault": runs fail or cannot be repeated. "warning": the environment works, but will surprise its users.
+        about: one word for the subject of the check.
+        what: the observation.
+        advice: the remedy.
     """
 
     level: str
@@ -33,13 +33,15 @@ class Finding:
 
 @dataclass
 class Report:
-    """Attributes:
-    subject: what was checked.
-    advice: what to do, by what a finding is about.
-    findings: what is not as it should be, in the order in which it was found.
-    passed: what is as it should be: words for what was checked.
-    facts: measured values by name, for people.
-    details: what programs may want to know besides.
+    """The result of a check.
+
+    Attributes:
+        subject: the name of the environment or machine.
+        advice: remedies, by the `about` of a finding.
+        findings: faults and warnings, in the order in which they were found.
+        passed: descriptions of the checks that passed.
+        facts: measured values by name, for people.
+        details: further values, for programs.
     """
 
     subject: str
@@ -51,7 +53,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Return True if there is no fault."""
+        """Return True if the check found no fault."""
         return not self.faults
 
     @property
@@ -60,29 +62,29 @@ class Report:
         return [each for each in self.findings if each.level == FAULT]
 
     def fault(self, about: str, what: str) -> None:
-        """Note a fault."""
+        """Add a fault."""
         self.add(FAULT, about, what)
 
     def warning(self, about: str, what: str) -> None:
-        """Note a warning."""
+        """Add a warning."""
         self.add(WARNING, about, what)
 
     def add(self, level: str, about: str, what: str, advice: str = "") -> None:
-        """Note a finding; one that is known by the same words is noted once. `advice`: "": that on what it is about."""
+        """Add a finding, unless an equal one is there. `advice` "": the report's advice for `about`."""
         finding = Finding(level, about, short(what, MOST), advice or self.advice.get(about, ""))
         if finding not in self.findings:
             self.findings.append(finding)
 
     def found(self, about: str) -> bool:
-        """Return True if there is a finding about that."""
+        """Return True if there is a finding about this subject."""
         return any(each.about == about for each in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report as a dict for JSON."""
         return {"ok": self.ok, **{name: part for name, part in asdict(self).items() if name != "advice"}}
 
     def raise_for_faults(self) -> None:
-        """Raise CheckFailed with the whole text when there is a fault."""
+        """Raise CheckFailed with the report's text if there is a fault."""
         if not self.ok:
             raise CheckFailed(str(self), report=self)
 
@@ -102,17 +104,17 @@ class Report:
 
 
 class CheckFailed(TreadleError, AssertionError):
-    """A check has found faults. Field: report."""
+    """A check has found faults. Attribute: report."""
 
     report: Report
 
 
 def short(text: str, most: int = 200) -> str:
-    """In one line, and at most so many characters: of a longer text the beginning and the end."""
+    """Return the text in one line of at most `most` characters; a longer text loses its middle."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most * 2 // 3]} ... {text[5 - most // 3 :]}"
 
 
 def _shown(text: str) -> str:
-    """A text over several lines, further ones set in."""
+    """Return a text over several lines, indented from the second line on."""
     return textwrap.fill(" ".join(text.split()), WIDTH, subsequent_indent=" " * 10)
