@@ -1,7 +1,7 @@
-"""What is kept of a failure, so that it can be seen again: how to build the environment, its seeds, what was done.
+"""A recorded failure, from which it can be replayed: how to build the environment, its seeds, its actions.
 
-On disk it is one file, a zip with `repro.json`, an `.npy` for each array (read without pickle), and a pickle for each
-thing that JSON cannot say: a lambda, a policy given as an object, a state. Pickles run code when they are opened, so
+On disk it is one file: a zip with `repro.json` and an `.npy` for each array (read without pickle). Objects that JSON
+cannot hold are pickles in it: a lambda, a policy given as an object, a state. Pickles run code when they are opened, so
 they are opened only when the reader says that the file is trusted. The last member, `signature`, is of all others
 (`treadle.signing`): names of code are followed only in a file that this user's own runs have written.
 """
@@ -47,7 +47,7 @@ _last: list[Repro] = []
 
 
 def last_failure() -> Repro | None:
-    """What is needed to replay the latest failure that was raised in this process; None: there was none.
+    """Return the `Repro` of the latest failure that was raised in this process; None before the first.
 
     It holds until the next one; `save(path)` keeps it, `treadle.replay` plays it.
     """
@@ -63,7 +63,7 @@ def note(error: WorkerError, repro: Repro) -> None:
 
 
 def note_unkept(error: WorkerError, why: str) -> None:
-    """Say of an error, and to whoever replays the latest failure, why there is nothing that it can be replayed from."""
+    """Add to an error, and to the latest failure, the reason why it cannot be replayed."""
     note(error, Repro({"title": str(error).splitlines()[0], "unkept": why}))
 
 
@@ -114,11 +114,11 @@ class Repro:
             self.objects[name] = thing
 
     def get(self, name: str, trust: bool) -> Any:
-        """What `put` was given; of an importable thing its name ("module:name" or "file.py:name").
+        """Return the object that `put` was given; of an importable one its name ("module:name" or "file.py:name").
 
         Raises:
-            UsageError: it lies in the file as a pickle, or it is a name in a file that may be another user's, and
-                `trust` is False. The name of an environment is given all the same: see `treadle.replays.opening`.
+            UsageError: `trust` is False, and the object lies in the file as a pickle or is a name in a file that may
+                be another user's. The name of an environment is returned all the same: see `treadle.replays.opening`.
         """
         said = self._entry(name)
         if "object" in said and name in self.objects:
@@ -142,7 +142,7 @@ class Repro:
         return self.objects[name]
 
     def told(self, name: str) -> Any:
-        """What `get` gives of what a file says, or, of what that opens a pickle for, what it is one of."""
+        """Return the value or the name that a file holds, or "a pickle of TYPE" where `get` would open a pickle."""
         said = self._entry(name)
         if "value" in said:
             return said["value"]
@@ -156,7 +156,7 @@ class Repro:
 
     @property
     def names_code(self) -> bool:
-        """Is it more than an id and random actions?"""
+        """Return True if the file names more than an id and random actions."""
         env, policy = self.told("env"), self.told("policy")
         plain = (
             isinstance(env, str)
@@ -193,7 +193,7 @@ class Repro:
 
     @classmethod
     def load(cls, path: str | Path) -> Repro:
-        """Read one. Nothing of it is unpickled. Raises UsageError for what is no such file."""
+        """Read a file without unpickling anything. Raises UsageError where it is not such a file."""
         try:
             with opened(path) as file, zipfile.ZipFile(io.BytesIO(file.read())) as archive:
                 if archive.getinfo(HEAD).file_size > MOST_BYTES:
@@ -222,7 +222,7 @@ class Repro:
 
 
 def say(thing: Any) -> dict[str, Any]:
-    """What JSON can say of a thing: {"value": ...}, {"name": "module:name"}, or {"object": ..., "where": ...}."""
+    """Return the JSON of an object: {"value": ...}, {"name": "module:name"}, or {"object": ..., "where": ...}."""
     thing = getattr(thing, "reference", thing)  # of `sample.named.Named`
     if isinstance(thing, str):
         file, colon, name = thing.rpartition(":")
@@ -269,7 +269,7 @@ def _to_sign(members: Mapping[str, bytes]) -> tuple[str, dict[str, str], list[An
 
 
 def _pickled(item: tuple[str, Any]) -> tuple[str, bytes]:
-    """Bytes of an object; none where it cannot be pickled: the file says so to whoever asks for it."""
+    """Pickle an object; empty where that fails, which the error of a later `get` says."""
     try:
         return item[0], pickling.dumps(item[1])
     except Exception:  # noqa: BLE001 - pickling runs foreign code
@@ -282,7 +282,7 @@ def _shown(path: Path) -> str:
 
 
 def failure_of(error: WorkerError, reason: str = "") -> dict[str, Any]:
-    """What a repro's "failed" says: how, where and with which text."""
+    """Return a repro's "failed": the kind of a failure, its place and its text."""
     where, kind = error.where, "raised"
     kind = "late" if isinstance(error, WorkerTimeout) else "died" if isinstance(error, WorkerDied) else kind
     told = {name: getattr(error, name, None) for name in _TOLD}

@@ -64,9 +64,9 @@ def evaluate(
 
     Args:
         env: as of `treadle.sample.run.Run`. Or a suite: a dict of task -> environment, or -> (environment, its
-            env_kwargs). Their spaces are the same; all tasks are played in one run, each in episodes `task * episodes`
-            to `(task + 1) * episodes - 1` of it, and the result has a part for each. One worker builds every task
-            before any is played.
+            env_kwargs). Their spaces are the same. One run plays all tasks, a task in its episodes `task * episodes` to
+            `(task + 1) * episodes - 1`, and the result has a part for each. One worker builds every task before any is
+            played.
         policy: None for random actions, or see `treadle.program.policies`.
         episodes: how many; of a suite, of each task.
         seed: the run's root seed. Two policies with the same seed meet the same episodes.
@@ -74,9 +74,9 @@ def evaluate(
             whichever is there.
         deterministic: does a policy's `predict` give its best action, as in Stable-Baselines3's `evaluate_policy`? Else
             it draws.
-        out: a directory in which the evaluation survives: a line for each episode at once (`episodes.jsonl`), what each
-            can be replayed from without its policy, `summary.json` and `failures/`. None: nothing is kept.
-        resume: of what an earlier run left in `out`, as of `treadle.collect_dataset`.
+        out: a directory in which the evaluation survives. It has a line for each finished episode (`episodes.jsonl`),
+            the actions to replay it from without its policy, `summary.json` and `failures/`. None: nothing is kept.
+        resume: how an earlier run in `out` is continued, as of `treadle.collect_dataset`.
         log: called at the end with (numbers, steps made). The numbers are "eval/mean_reward", "eval/mean_ep_length"
             and, where the environment has one, "eval/success_rate".
         progress: as for `collect`.
@@ -96,14 +96,14 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Scored:
-    """What `evaluate` plays: a checked run, and how its episodes are scored.
+    """A checked run of `evaluate`, and how its episodes are scored.
 
     Attributes:
         run: of all tasks.
-        tasks: names, in order; none: it is no suite.
+        tasks: names, in order; empty where it is not a suite.
         references: of the tasks' environments, for `run.json`.
         episodes: of each task.
-        keys: of infos, which tell of success.
+        keys: of infos, whose values say whether an episode was a success.
     """
 
     run: Run

@@ -36,9 +36,9 @@ class Results:
 
     Args:
         policy: its name.
-        task_of: an episode's task, by its index; "" where there are no tasks.
+        task_of: an episode's task, by its index; "" outside a suite.
         success_keys: of infos.
-        send: do the workers send what they have encoded, since they do not see the directory?
+        send: True where workers do not see the directory: they send the encoded episodes.
         watch: called with each episode's note, in order of arrival.
     """
 

@@ -1,7 +1,7 @@
 """`treadle.film`: episodes of a run, chosen by their results, each played again in a process of its own and rendered.
 
-They are played as `treadle.replay` plays them: from what was recorded, without the policy. A process each, as what an
-environment or a driver does to it is then nobody else's affair.
+They are played as `treadle.replay` plays them: from the recorded actions, without the policy. Each has a process of
+its own, so that an environment or a driver that harms its process harms one film.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Film(NamedTuple):
 
     Attributes:
         path: the file; None: nothing of the episode could be rendered.
-        replay: what came of playing it. Where it is not `as_recorded` the film is another episode's in part; from the
-            first value that differs on its pictures have a red edge, and the line under them is red.
+        replay: the result of playing it. Where it is not `as_recorded`, part of the film is another episode's. From the
+            first value that differs on, its pictures have a red edge, and the line under them is red.
     """
 
     path: Path | None
@@ -60,14 +60,14 @@ def film(
 ) -> list[Film]:
     """Film episodes afterwards: played again in worker processes from recorded actions, rendered off-screen.
 
-    A film has a picture of the reset and one of each step, at the environment's own rate (`render_fps`); it is an .mp4,
-    or, without the extra `video`, an animated PNG. It is named "episode-0017_return-20.0_failure": index, return, end.
+    A film has a picture of the reset and one of each step, at the environment's own rate (`render_fps`). It is an .mp4
+    or, without the extra `video`, an animated PNG. Its name is "episode-0017_return-20.0_failure": index, return, end.
 
     Args:
-        source: the directory of a run, complete or not; or what `treadle.replay` takes.
+        source: the directory of a run, complete or not; or another source of `treadle.replay`.
         best, worst: of a directory: so many of the episodes with the largest and the smallest returns.
-        failed: so many of those that were no success or raised, the first ones.
-        episodes: and those with these indices. None of all four: the failure that ended the run.
+        failed: the first so many of those that raised or were not a success.
+        episodes: also those with these indices. None of all four: the failure that ended the run.
         out: folder; None: `films` in the directory, or beside the file.
         plain: leave out the line with step, reward and return.
         env, trust, timeout: see `treadle.replay`; the environment is given by name.

@@ -1,8 +1,8 @@
-"""Which episode or failure is meant: a file, what is in memory, or an index in a run's directory. And what of one
-that somebody else may have written is replayed: an installed environment, with plain arguments.
+"""Find the episode or failure that is meant: a file, an object in memory, or an index in a run's directory.
 
-A list of what is forbidden would never be complete. `kept_out` has the list of what is allowed where neither the
-signature of the file nor the reader (`trust`) vouches for it; all else is refused.
+Of a file that another user may have written only an installed environment with plain arguments is replayed. A list of
+forbidden things would never be complete. So `kept_out` has a list of allowed ones, for files that neither their
+signature nor the reader (`trust`) vouches for; it refuses all others.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _shown = json.dumps  # on one line, and with nothing that speaks to the terminal
 
 
 def open_repro(source: Any, episode: int | None) -> Repro:
-    """What is to be replayed.
+    """Return the `Repro` to replay.
 
     Args:
         source: a `Repro`, an error that has one, its file, or the directory of a run.
-        episode: of a directory: which; None: the failure that ended the run, or else the last that there was.
+        episode: an index in a directory; None: the failure that ended the run, or else the last one.
 
     Raises:
-        UsageError: there is nothing to be replayed.
+        UsageError: the source holds nothing to replay.
     """
     source = getattr(source, "repro", source)
     if source is None:
         why = "nothing has failed, recorder=False was given, or an item of planning's failed, which is not recorded"
-        raise UsageError(f"there is no failure to replay: {why}")
+        raise UsageError(f"no failure to replay: {why}")
     found = source if isinstance(source, Repro) else _from_disk(path_of("source", source), episode)
     if found.about.get("face") == "item":
         raise UsageError("it is of an item of a planning batch, which this version does not replay")
@@ -162,8 +162,10 @@ def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
 
 @contextmanager
 def kept_out(repro: Repro, *, env: Any, policy: Any, trust: bool) -> Iterator[None]:
-    """In the block a file is replayed. Of one that may be another user's nothing is imported from its folder, and
-    nothing from the current folder, unless the user names an environment or a policy.
+    """A block that replays a file.
+
+    Of a file that may be another user's the block imports nothing from its folder, and nothing from the current folder,
+    unless the user names an environment or a policy.
 
     Raises:
         UsageError: the file asks for more than is allowed: all of it is named, with the command that trusts it. Or it
@@ -196,7 +198,7 @@ def kept_out(repro: Repro, *, env: Any, policy: Any, trust: bool) -> Iterator[No
 
 
 def _refused(repro: Repro, env: Any, policy: Any) -> Iterator[str]:
-    """What the file asks for and is not allowed, each with its name and its value."""
+    """Yield the things that the file asks for and may not have, each with its name and its value."""
     face, told = repro.about["face"], repro.told
     if env is None and not told("make") and (why := _why_not(told("env"))):
         yield f"env {_shown(told('env'))} ({why})"
@@ -229,7 +231,7 @@ def _not_plain(what: str, given: Any) -> Iterator[str]:
 
 
 def _asks(repro: Repro) -> bool:
-    """Is the policy of the file asked, since there are no actions, or since it is what failed?"""
+    """Return True if the file's policy is asked: no actions were recorded, or the policy failed."""
     recorded = any(name.startswith("action.") for name in repro.arrays) or stored_episode(repro) is not None
     raised = (repro.about.get("failed") or {}).get("phase") == "policy"
     return repro.about["face"] == "episode" and (raised or not recorded)
@@ -252,7 +254,7 @@ def _why_not(name: Any) -> str:
 
 
 def _installed(module: str) -> bool:
-    """Does a module lie in a site-packages folder, by its file? What does not is not imported for that."""
+    """Return True if a module's file lies in a site-packages folder. The search imports no other module."""
     sites = {*map(sysconfig.get_path, ("purelib", "platlib")), *site.getsitepackages(), site.getusersitepackages()}
     try:
         for name in (module.partition(".")[0], module):  # looking for a submodule imports what is above it

@@ -26,8 +26,10 @@ EDGE = 3  # pixels, in red, of a picture that may not be of the recorded episode
 
 @contextmanager
 def film_of(env: Any, path: Path, plain: bool) -> Iterator[Callable[[int, float | None, float, bool], None]]:
-    """In the block a film is made of an environment; see `treadle.record.video.video`. Gives what adds a picture, with
-    the step, its reward (None: it is the reset), the return so far, and: does it differ from what was recorded by now?
+    """A block that makes a film of an environment; see `treadle.record.video.video`.
+
+    It yields a function that adds a picture. Its arguments are the step, its reward (None of the reset), the return so
+    far, and True if the episode differs from the recorded one by now.
 
     Raises:
         UsageError: the environment gives no pictures, with the render modes that it has.
@@ -97,7 +99,7 @@ def _line(width: int, words: tuple[str, ...], differs: bool) -> np.ndarray:
 
 @cache
 def _pillow() -> tuple[Any, Any, Any]:
-    """What makes images, what draws, and a font."""
+    """Return Pillow's module of images, its module that draws, and a font."""
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:

@@ -1,8 +1,7 @@
 """One environment, built here, and what was done to it done again.
 
 Nothing of the pool is in between: the environment's frames are the innermost of the traceback, and a debugger stops in
-them. What only a process of its own can show (a death, a hang that holds the interpreter) is played in one: see
-`replay.py`.
+them. A death, or a hang that holds the interpreter, is played in a process of its own: see `replay.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from treadle.tasks.slot import SamplerRecipe, TaskSlot
 
 
 class StillRunning(BaseException):
-    """Ends a step that takes longer than the limit, where it is. It is no Exception: environments catch those."""
+    """Ends a step that takes longer than the limit, at its line. Environments catch Exceptions, so it is not one."""
 
 
 class Left(BaseException):
@@ -95,14 +94,16 @@ def _leaves(repro: Repro, layout: Layout) -> list[Any]:
 
 
 class Player:
-    """Args:
-    repro: what is played.
-    env: the environment, built.
-    until: stop after so many steps, counted over all that is played, 0 for the reset; None: at the end.
-    debug: stop in a debugger there, before the step (or the first reset) is made.
-    tick: called before each reset and step with the episode and the step, 0 for resets.
-    picture: called after each reset and step with what the film says there (`treadle.replays.pictures`); None: no film.
-    other: was the environment given in the place of the recorded one? Then its first observation has to be the same.
+    """Plays a recording in an environment.
+
+    Args:
+        repro: the recording.
+        env: the environment, built.
+        until: stop after so many steps, counted over all episodes, 0 for the reset; None: at the end.
+        debug: stop in a debugger there, before the step (or the first reset) is made.
+        tick: called before each reset and step with the episode and the step, 0 for resets.
+        picture: called after each reset and step with the line of the film (`treadle.replays.pictures`); None: no film.
+        other: True of an environment in the place of the recorded one: its first observation has to be the same.
 
     Attributes:
         at: steps made since the beginning, in all episodes.
@@ -127,7 +128,7 @@ class Player:
 
     @property
     def enough(self) -> bool:
-        """Has it come to the step that was asked for?"""
+        """Return True at the step to stop after."""
         self.result.stopped = self._until is not None and self.at >= self._until
         return self.result.stopped
 
@@ -277,7 +278,7 @@ def script_of_episode(repro: Repro, env: Any, policy: Any, trust: bool) -> Calla
 
 
 def script_of_slot(repro: Repro, env: Any, trust: bool) -> Callable[[Player], None]:
-    """What a slot of a vector was made to do since it was reset with a seed, over as many episodes as that were."""
+    """Return the script of a vector's slot: its episodes since its last reset with a seed."""
     about = repro.about
     if about.get("lost"):
         raise UsageError(

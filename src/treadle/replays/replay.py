@@ -1,8 +1,7 @@
 """`treadle.replay`: a failure, or any episode of a run, played again in this process.
 
-What kills its process, or holds the interpreter so that nobody can look, is played in a child process. The child says
-its step after each (a word in a file), and its stack comes from faulthandler: at the moment of its death, or when a
-step takes longer than the limit.
+A failure that kills its process, or holds its interpreter, is played in a child process. The child writes the number
+of its step into a file after each. Its stack comes from faulthandler: at its death, or when a step exceeds the limit.
 """
 
 from __future__ import annotations
@@ -57,35 +56,34 @@ def replay(
 ) -> Replay:
     """Play a recorded failure, or an episode of a run, again: the same environment, seeds and actions.
 
-    What the environment raises is in the result, with its own frames in the traceback. On the way rewards, ends and
-    observations are compared with what was recorded; the result says where they first differ.
+    The result holds the exception of the environment, with its own frames in the traceback. Rewards, ends and
+    observations are compared with the recorded ones; the result says where they first differ.
 
     Args:
-        source: a file (`DIR/failures/episode-5.repro`), the directory of a run, what `treadle.last_failure()` gives, or
-            an error that Treadle raised.
-        episode: of a directory: which; None: the failure that ended the run.
-        env: the environment, in the place of the recorded one: an id, "module:make", a callable. Needed where it was a
-            lambda or a closure and the file is not trusted; a wrong one is told, by its
-            spaces and by its first observation, before any step.
+        source: a file (`DIR/failures/episode-5.repro`), the directory of a run, an error that Treadle raised,
+            or the result of `treadle.last_failure()`.
+        episode: an index in a directory; None: the failure that ended the run.
+        env: the environment, in the place of the recorded one: an id, "module:make", a callable. A file that is
+            not trusted needs it where the recorded one was a lambda or a closure. The spaces and the first observation
+            show a wrong one before any step.
         policy: True: ask the episode's own policy, with its own generator, although its actions were recorded; or
             another policy, to be asked in its place. None: play what was recorded, if anything was.
         step: stop after so many steps.
-        pdb: stop in a debugger, in the user's code at the line that raised; with `step` before that step is made; for a
-            worker that died before the step in which it did. Where nothing fails but something is not as recorded, it
-            is played once more, and the debugger stops before the step that first differed.
-        render: write a video (.mp4, .png) of what the environment renders there: a picture of the reset and of each
-            step, with step, reward and return in a line under it, which is red from where it differs.
+        pdb: stop in a debugger, in the user's code at the line that raised. With `step` it stops before that step, and
+            for a worker's death before the step of its death. Where nothing fails but a value differs from the recorded
+            one, the episode is played once more, and the debugger stops before the step that first differed.
+        render: write a video (.mp4, .png): a picture of the reset and of each step. A line under each shows step,
+            reward and return; it is red from the first difference on.
         plain: the pictures alone.
-        trust: follow all that the file names, and open its pickles: that runs code of the file's. False: names are
-            followed in what is in memory, and in files that this user's own runs have written; of other files only
-            installed environments with plain arguments are built (docs/security.md).
-        timeout: seconds that a step may take; None: what the recorded run allowed.
-        here: play in this process also what ended its own: that ends this one.
+        trust: follow all names in the file, and open its pickles: that runs code of the file. False: names are followed
+            in objects in memory, and in files that this user's own runs have written. Of other files only installed
+            environments with plain arguments are built (docs/security.md).
+        timeout: seconds that a step may take; None: the limit of the recorded run.
+        here: play a failure that ended its process in this process, which it ends.
         tick: called before each reset and step with the episode and the step, 0 for resets.
 
     Raises:
-        UsageError: what is to be played is not there, or cannot be built, or is not trusted, or `env` is not what was
-            played.
+        UsageError: the source is not there, cannot be built or is not trusted, or `env` is not the recorded one.
     """
     check_seconds("timeout", timeout, none=True)
     check_whole(0, step=step)
@@ -214,7 +212,7 @@ def in_child(repro: Repro, limit: float | None, **options: Any) -> Replay:
 
 
 def _first_block(stack: str) -> str:
-    """The frames of the thread that was told of first."""
+    """Return the frames of the first thread of a stack."""
     return "\n".join(itertools.takewhile(lambda line: line.startswith("  File"), stack.splitlines()))
 
 

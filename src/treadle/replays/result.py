@@ -1,5 +1,6 @@
-"""What came of a replay: how far it got, what was raised there, and whether all was as recorded. On its way it is
-compared with that (`Checks`): rewards, ends and check sums, or a stored episode.
+"""The result of a replay: its last step, the exception there, and whether all was as recorded.
+
+`Checks` compares the steps with the recorded rewards, ends and check sums, or with a stored episode.
 """
 
 from __future__ import annotations
@@ -46,20 +47,21 @@ class Difference(NamedTuple):
 
 @dataclass
 class Replay:
-    """Attributes:
-    repro: what was played.
-    steps: how many were begun in the last episode, the last one perhaps not ended.
-    episode: which that is, since the recorded reset.
-    error: what was raised in it, with its traceback; None: nothing. A death or a hang has none where it was seen in a
-        child process.
-    died: how a child process ended that was given the replay because its worker had died; "" otherwise.
-    stack: where it was then, or where `error` was raised: text.
-    difference: the first thing that was not as recorded; None: there was none.
-    total_reward: of the steps that were played.
-    observation: the last one.
-    stopped: did it stop before its end because that was asked for?
-    left: was the debugger left within the last step?
-    asking: was the policy being asked about the next step when `error` was raised?
+    """What came of a replay.
+
+    Attributes:
+        repro: the recording.
+        steps: number of steps that were begun in the last episode; the last one may not have ended.
+        episode: number of the last episode since the recorded reset.
+        error: the exception in it, with its traceback; None without one, and of a death or a hang in a child process.
+        died: how the child process ended that replayed a worker's death; "" otherwise.
+        stack: the stack at that moment, or at `error`, as text.
+        difference: the first value that differs from the recorded one; None without one.
+        total_reward: of the steps that were played.
+        observation: the last one.
+        stopped: True if it stopped early because of `until`.
+        left: True if the user left the debugger within the last step.
+        asking: True if the policy was being asked about the next step at `error`.
     """
 
     repro: Repro
@@ -78,7 +80,7 @@ class Replay:
 
     @property
     def failed(self) -> str:
-        """What failed in the replay, in one line; "" for nothing."""
+        """Return the failure of the replay in one line; "" for none."""
         place = user_frame(self.stack, innermost_first=self.stack.startswith("Stack"))
         at = f" ({place})" if place else ""
         if self.died:
@@ -90,7 +92,7 @@ class Replay:
 
     @property
     def as_recorded(self) -> bool:
-        """Did the same failure come in the same step (or none, where none was recorded), and was all else the same?"""
+        """Return True if the same failure came in the same step (or none, as recorded) and all values were the same."""
         recorded = self.repro.about.get("failed")
         if self.difference is not None or self.stopped:
             return self.difference is None
@@ -145,8 +147,9 @@ class Replay:
 
 
 def own_frames(frames: TracebackType | None, *, users: bool = False) -> TracebackType | None:
-    """A traceback from the first frame on that is not this package's, to the last such one (`users`: to the last one
-    that is neither a library's nor Python's own); all of it where there is none."""
+    """Return a traceback from the first frame that is not this package's to the last one.
+
+    `users`: to the last frame that is neither a library's nor Python's own. Without such frames: all of it."""
     chain = []
     while frames is not None:
         chain.append(frames)
@@ -176,14 +179,14 @@ def stack_of(error: BaseException) -> str:
 
 
 class Checks:
-    """Asked after each step; `difference` is the first thing that was not as recorded, `at` the step that made it.
-    `place`: which episode and step is compared; steps are counted over all of them.
+    """Compares each step with the recording: `difference` is the first value that differs, `at` its step.
+    `place`: episode and step of the comparison; steps are counted over all episodes.
 
     Args:
-        repro: its arrays "rewards", "ends" (1: terminated, 2: truncated) and "checks" (steps, and the check sums of
-            their observations) are compared, and of a stored episode its "observation.0", ..., or the "digest" of it
-            all; those that it has.
-        env: what is played.
+        repro: the recording. Its arrays "rewards", "ends" (1: terminated, 2: truncated) and "checks" (steps, and the
+            check sums of their observations) are compared. Of a stored episode "observation.0", ..., or the "digest"
+            of the whole are compared.
+        env: the environment that is played.
     """
 
     def __init__(self, repro: Repro, env: Any) -> None:

@@ -1,5 +1,6 @@
-"""What is handed on names no person and holds no secret: texts, arguments and commands of a run, as others may read
-them. Nothing here makes markup harmless: whoever writes HTML escapes it."""
+"""Texts, arguments and commands of a run without names of persons and without secrets, for files that are handed on.
+
+Markup stays as it is: the writer of HTML escapes it."""
 
 from __future__ import annotations
 
@@ -42,8 +43,10 @@ class Inert:
         self._home = str(home)
 
     def text(self, value: Any) -> str:
-        """In one line: no secret, user or host; a path as seen from the run, from "~", or as its last name alone; what
-        speaks to a terminal, or turns the direction of a line, is escaped."""
+        """Return a text in one line, without secret, user or host.
+
+        A path is relative to the run or to "~", or its last name alone. Characters that control a terminal, or turn the
+        direction of a line, are escaped."""
         said = " ".join(str(value).split())
         for each in self._secrets:
             said = said.replace(each, HIDDEN)
@@ -56,7 +59,7 @@ class Inert:
         return printable(said)
 
     def value(self, value: Any, key: str = "") -> Any:
-        """An argument of JSON: what a secret's key holds is hidden, texts are as `text` gives them."""
+        """Return an argument of JSON with values of secret keys hidden, and texts as `text` returns them."""
         if SECRET.search(key) and value is not None:
             return HIDDEN
         if isinstance(value, Mapping):

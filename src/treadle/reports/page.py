@@ -57,7 +57,7 @@ class Column:
         return min(finite), max(finite)
 
     def as_json(self) -> dict[str, Any]:
-        """For the script: a text by its place among all; what is no number of JSON's is null, and named in "odd"."""
+        """Return the column for the script: texts by their place among all; NaN and infinities as null and in "odd"."""
         about: dict[str, Any] = {key: getattr(self, key) for key in ("name", "kind", "unit", "digits", "wide", "sign")}
         if self.kind in ("mark", "text"):
             words = {word: i for i, word in enumerate(dict.fromkeys(self.values))}

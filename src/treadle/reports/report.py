@@ -29,14 +29,14 @@ METHOD = (
 
 @suggests
 def report(directory: str | Path, other: str | Path | None = None, *, out: str | Path | None = None) -> Path:
-    """Write what came of a run as one HTML file, which needs no server, no network and no other file.
+    """Write a run's report as one HTML file, which needs no server, no network and no other file.
 
-    It reads what is in the directory, also while the run goes on, after a kill, and of datasets of earlier versions. It
-    names no user, host or path outside the run, hides values of arguments whose key is that of a secret, and runs,
-    imports and unpickles nothing that lies there. Films in `directory/films` are put in, up to 8 MB.
+    It reads the directory, also while the run goes on, after a kill, and of datasets of earlier versions. It names no
+    user, host or path outside the run, and hides values of arguments with a secret's key. It runs, imports and
+    unpickles nothing that lies there. Films in `directory/films` are put in, up to 8 MB.
 
     Args:
-        directory: what was `out` of the run.
+        directory: the `out` of the run.
         other: of a second run: their episodes are compared in pairs of the same seed.
         out: the file; None: `report.html` in `directory`, with `other` `report-NAME.html`.
 
@@ -44,7 +44,7 @@ def report(directory: str | Path, other: str | Path | None = None, *, out: str |
         The file.
 
     Raises:
-        UsageError: there is no run in a directory, or two runs share no seed.
+        UsageError: a directory holds no run, or two runs have no seed in common.
         OSError: the file cannot be written.
     """
     places = [path_of("directory", directory), *([] if other is None else [path_of("other", other)])]

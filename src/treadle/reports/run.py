@@ -79,17 +79,17 @@ class Run:
     Attributes:
         name: the directory's own.
         outcomes: of all episodes that are known, by index; `played`: those that were not left out.
-        wanted: how many were asked for; None: steps decide, or it is unknown. `over`: is nothing left to be made?
+        wanted: how many were asked for; None: steps decide, or it is unknown. `over`: True once the run is complete.
         success: of those played; None: the environment does not say. An episode that says nothing where others do is
-            no success. `counted`: the same if those that were left out count as failures; None: there are none.
-        returns, lengths: of those played. `odd`: those whose return is no finite number; they are in no mean.
+            not a success. `counted`: the same if those that were left out count as failures; None: there are none.
+        returns, lengths: of those played. `odd`: those whose return is not finite; means leave them out.
         causes: of those left out: in words, with indices.
         replayed: how many were played again, and how many of them were unequal.
         curves: by index, of all episodes or of those that `_shown` names. `films`: files by index.
         facts: (what, value), for the end of the page.
 
     Raises:
-        UsageError: it is no directory, or holds nothing of a run.
+        UsageError: the path is not a directory, or holds nothing of a run.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -249,7 +249,7 @@ def spread(values: Iterable[float | None], seed: int = 0) -> Spread | None:
 
 
 def curve(rewards: np.ndarray) -> Curve | None:
-    """None: there are no rewards, or one is not finite."""
+    """Return the curve of the return; None without rewards, or where one is not finite."""
     total = np.cumsum(np.asarray(rewards, np.float64))
     if not len(total) or not np.all(np.isfinite(total)):
         return None
