@@ -11,7 +11,7 @@ from kit import ACTIONS, EVERYWHERE, FAULTY, Pool, show, warm, with_fault
 from treadle import VectorEnv, collect
 from treadle.errors import TaskRaised
 from treadle.sample.failed import CollectionFailed
-from treadle.wire.copies import checked_info
+from treadle.wire.messages import checked_info
 from treadle.worker.options import WorkerOptions
 from zoo.faults import Outcome, Sound
 

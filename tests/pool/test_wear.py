@@ -16,7 +16,7 @@ from scripts import Script
 from treadle import DefaultWorker, MultiprocessingSampler, VectorEnv, WorkerFactory, collect, evaluate
 from treadle.checks import as_bytes
 from treadle.errors import UsageError
-from treadle.pool.wear import private_memory
+from treadle.pool.processor import private_memory
 from treadle.worker.options import PoolOptions, WorkerOptions
 from zoo.faults import Leaks, Outcome, Sound, WearsOut
 
@@ -56,7 +56,7 @@ def test_options_that_nobody_can_honour_are_refused() -> None:
 
 def test_private_memory_is_neither_shared_nor_a_files() -> None:
     script = Script("""
-        from treadle.pool.wear import private_memory
+        from treadle.pool.processor import private_memory
         before = private_memory(os.getpid())
         kept = os.urandom(2**20) * 64
         say(more=private_memory(os.getpid()) - before)

@@ -14,7 +14,7 @@ import pytest
 from treadle import Inference, LocalSampler, MultiprocessingSampler, NewEnvUpdate
 from treadle.errors import ClosedPool, UsageError, WorkerError
 from treadle.sample.schedule import Schedule
-from treadle.stream.watch import Watch
+from treadle.stream.stream import Watch
 
 SAMPLERS = [LocalSampler, MultiprocessingSampler]
 

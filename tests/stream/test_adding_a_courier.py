@@ -17,8 +17,7 @@ from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
 from treadle.program.base import Program
 from treadle.progress import Standing
-from treadle.stream.stream import Stream
-from treadle.stream.watch import Watch
+from treadle.stream.stream import Stream, Watch
 from treadle.wire.messages import Op
 from treadle.worker import life
 from treadle.worker.life import RestartPolicy

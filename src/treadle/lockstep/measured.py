@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -45,12 +46,16 @@ class Measured(Spent):
         self._looks = self._slowest = self._resets = self._outright = self._own_ran = self._own_took = 0
         self._batches.clear()
 
-    def leave(self, reset: int = 0) -> None:
-        """`reset`: it was one of slots, and began then."""
-        first = not self._began
-        super().leave()
-        if reset and not first:
-            self._outright += self.marks[LEFT] - reset
+    @contextmanager
+    def reset(self) -> Iterator[None]:
+        """A call that resets slots."""
+        first, began = not self._began, self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+            if not first:
+                self._outright += self.marks[LEFT] - began
 
     def go_on_alone(self) -> None:
         """From now on slots go on by themselves: the batches of all of them are not looked at any more."""

@@ -17,7 +17,7 @@ import numpy as np
 from treadle.checks import check_seed
 from treadle.plan.items import items_of, whole
 from treadle.program.base import own_names
-from treadle.wire.copies import snapshot
+from treadle.wire.messages import snapshot
 
 Row = tuple[Any, ...]  # state (None unless wanted), observation, reward, terminal, truncated, info
 # called with actions, states (None: the step continues the one before) and dts

@@ -29,9 +29,8 @@ from treadle.plan.items import (
 from treadle.program.base import Program
 from treadle.program.ids import register_missing
 from treadle.states.keeper import PLAIN
-from treadle.wire.copies import snapshot
 from treadle.wire.line import ITEM
-from treadle.wire.messages import Raised
+from treadle.wire.messages import Raised, snapshot
 
 
 class Room:

@@ -16,7 +16,7 @@ from treadle import trees
 from treadle.play.contract import BadStep, numbers
 from treadle.play.recorder import Recorder, dense
 from treadle.spaces import Layout
-from treadle.wire.copies import snapshot
+from treadle.wire.messages import snapshot
 
 
 def array_of(values: Sequence[Any]) -> np.ndarray:

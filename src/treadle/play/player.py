@@ -13,8 +13,7 @@ from treadle.play.contract import BadStep, first_observation
 from treadle.play.recipe import SKIPPED, Lost, RolloutOrder, RolloutRecipe, Shares, options_of
 from treadle.play.recorder import Alone, EpisodeBuffer, Recorder
 from treadle.program.gym_env import close_env
-from treadle.wire.copies import portable
-from treadle.wire.messages import Raised
+from treadle.wire.messages import Raised, portable
 
 LONG = 100_000  # steps of one episode without a time limit, after which a warning is given
 

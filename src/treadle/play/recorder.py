@@ -18,7 +18,7 @@ from treadle.play.contract import BadStep, flag, numbers, stepped
 from treadle.play.episode import Episode
 from treadle.repro import MOST_BYTES, fingerprint
 from treadle.spaces import Layout, Leaf, RowWriter
-from treadle.wire.copies import checked_info, snapshot
+from treadle.wire.messages import checked_info, snapshot
 
 # bytes of a row from which on large pages are asked for: first touches take less than half as long, and reading a raw
 # Pong episode (100 MB) a third less

@@ -35,7 +35,7 @@ from treadle.pool import failure
 from treadle.pool.events import Done, Event, InFlight, Lost, Notes, Ready
 from treadle.pool.group import WorkerGroup
 from treadle.pool.layout import MemoryLayout
-from treadle.pool.wear import Wear
+from treadle.pool.processor import Wear
 from treadle.wire.bell import SLICE, Waiting
 from treadle.wire.messages import Extras, Op, Raised, Reply, Request
 from treadle.worker import life

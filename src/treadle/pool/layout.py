@@ -17,9 +17,8 @@ from treadle.memory.rows import Rows
 from treadle.spaces import Mailed
 from treadle.wire import bell
 from treadle.wire.bell import CELL, Bell, PipeBell
-from treadle.wire.copies import portable
 from treadle.wire.line import ITEM, LineFields
-from treadle.wire.messages import Op, Request
+from treadle.wire.messages import Op, Request, portable
 from treadle.worker.place import Place, Told
 
 if TYPE_CHECKING:

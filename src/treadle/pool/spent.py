@@ -58,6 +58,12 @@ class Spent:
         if not self._began:
             self._began, self.marks[AWAY] = self.marks[LEFT], 0
 
+    def __enter__(self) -> None:
+        self.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
     def verdict(self) -> Verdict:
         """Return the verdict on the pool so far."""
         return verdict(self.judged())

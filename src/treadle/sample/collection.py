@@ -26,8 +26,7 @@ from treadle.sample.inference import ENVS_PER_WORKER
 from treadle.sample.orders import Orders
 from treadle.sample.rows import Rows
 from treadle.sample.schedule import ByIndex, Schedule
-from treadle.stream.stream import Courier, Stream
-from treadle.stream.watch import Tell, Watch
+from treadle.stream.stream import Courier, Stream, Tell, Watch
 from treadle.verdict import verdict
 from treadle.wire import bell
 from treadle.worker.options import MOST_WORKERS

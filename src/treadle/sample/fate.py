@@ -25,7 +25,7 @@ from treadle.sample import failed
 from treadle.sample.failed import CollectionFailed, Failures
 from treadle.sample.schedule import ByIndex
 from treadle.sample.skipping import HINT, Skipping, remedy
-from treadle.stream.watch import Watch
+from treadle.stream.stream import Watch
 from treadle.wire.messages import Raised
 from treadle.worker import life
 from treadle.worker.life import RestartPolicy

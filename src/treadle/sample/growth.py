@@ -24,8 +24,7 @@ from typing import NamedTuple
 
 from treadle.memory.arena import memory_available
 from treadle.pool.pool import Pool
-from treadle.pool.processor import times_of, used
-from treadle.pool.wear import private_memory
+from treadle.pool.processor import private_memory, times_of, used
 from treadle.wire.bell import cores
 from treadle.worker.life import ALIVE
 from treadle.worker.worker import Worker

@@ -29,7 +29,7 @@ from treadle.sample.failed import CollectionFailed
 from treadle.sample.fate import ByIndexFate, ToldFate
 from treadle.sample.orders import Orders
 from treadle.sample.schedule import AHEAD, SHARES_LEFT, ByIndex, Schedule
-from treadle.stream.watch import Tell
+from treadle.stream.stream import Tell
 from treadle.worker.backends import default_backend
 from treadle.worker.worker import Worker
 

@@ -14,7 +14,7 @@ from time import monotonic
 
 from treadle.play.recipe import BATCH, BATCH_SECONDS
 from treadle.progress import Standing
-from treadle.stream.watch import Tally
+from treadle.stream.stream import Tally
 
 WINDOW = 8192  # how far a run may be ahead of its first unfinished episode
 STEPS_IN_ORDER, MOST_IN_ORDER = 1600, 64

@@ -33,8 +33,7 @@ from treadle.samplers.sampler_slot import Broadcasts, Mishap, Order, SamplerSlot
 from treadle.samplers.steps import StepType
 from treadle.samplers.stop_rules import AtLeast, AtLeastByIndex, Exactly, StopRule
 from treadle.samplers.trajectories import Trajectories, batch_of
-from treadle.stream.stream import Stream
-from treadle.stream.watch import Watch
+from treadle.stream.stream import Stream, Watch
 from treadle.wire.broadcast import Broadcast, Payload
 from treadle.wire.carried import CannotTravel
 from treadle.wire.messages import Op

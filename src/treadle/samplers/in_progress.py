@@ -11,7 +11,7 @@ from treadle.samplers.adapt import as_environment, fit_of, fitted, spec_of
 from treadle.samplers.episode_batch import EpisodeBatch
 from treadle.samplers.steps import StepType
 from treadle.spaces.fit import Fit
-from treadle.wire.copies import snapshot
+from treadle.wire.messages import snapshot
 
 
 class InProgressEpisode:

@@ -42,7 +42,7 @@ from treadle.samplers.sampler_slot import SlotRecipe
 from treadle.samplers.steps import EnvSpec
 from treadle.samplers.worker import DefaultWorker
 from treadle.samplers.worker_factory import WorkerFactory
-from treadle.stream.watch import Watch
+from treadle.stream.stream import Watch
 from treadle.verdict import Verdict
 from treadle.worker.options import MOST_WORKERS, WorkerOptions, chosen
 

@@ -20,7 +20,7 @@ from treadle.samplers.agents import action_of, as_agent, is_parameters, reset_ag
 from treadle.samplers.episode_batch import EpisodeBatch
 from treadle.samplers.steps import EnvStep
 from treadle.spaces.fit import Fit
-from treadle.wire.copies import snapshot
+from treadle.wire.messages import snapshot
 
 # first numbers of workers' seed paths; 0 to 4 have other uses, see docs/architecture.md
 ENVIRONMENTS, GLOBALS = 5, 6

@@ -179,12 +179,11 @@ class TaskVector:
         """Begin a `step`; `wait_step` returns its results. Arguments are checked at once."""
         self._begin("async_step")
         row, measured = self._row_of(self._live, self._one_each(actions)), self._measured
-        measured.enter()
-        if measured.marks[CALLS] >= measured.marks[DUE]:
-            measured.before()
-        self._run(self._lockstep.post_step, row)
-        self._posted = list(self._live)
-        measured.leave()
+        with measured:
+            if measured.marks[CALLS] >= measured.marks[DUE]:
+                measured.before()
+            self._run(self._lockstep.post_step, row)
+            self._posted = list(self._live)
 
     @one_at_a_time
     def wait_step(self) -> list[RLStepResult]:
@@ -202,16 +201,15 @@ class TaskVector:
     def _wait(self) -> list[RLStepResult]:
         assert self._posted is not None
         slots, measured = self._posted, self._measured
-        measured.enter()
-        try:
-            batch = self._lockstep.wait()
-            measured.after()
-            measured.marks[CALLS] += 1
-        except TreadleError as error:
-            self._posted = None
-            self._keep_partial(error, slots)
-            raise
-        measured.leave()
+        with measured:
+            try:
+                batch = self._lockstep.wait()
+                measured.after()
+                measured.marks[CALLS] += 1
+            except TreadleError as error:
+                self._posted = None
+                self._keep_partial(error, slots)
+                raise
         self._posted = None
         return self._stepped(batch, slots)
 
@@ -224,16 +222,14 @@ class TaskVector:
     def _advance(self, slots: list[int], actions: list[Any]) -> list[RLStepResult]:
         """Step these slots, each with its action."""
         row, measured = self._row_of(slots, actions), self._measured
-        measured.enter()
-        try:
-            marks, step = measured.marks, self._lockstep.step
-            batch = self._run(step if marks[CALLS] < marks[DUE] else partial(measured.look, step), row)
-            marks[CALLS] += 1
-        except WorkerError as error:
-            self._keep_partial(error, slots)
-            raise
-        finally:
-            measured.leave()
+        with measured:
+            try:
+                marks, step = measured.marks, self._lockstep.step
+                batch = self._run(step if marks[CALLS] < marks[DUE] else partial(measured.look, step), row)
+                marks[CALLS] += 1
+            except WorkerError as error:
+                self._keep_partial(error, slots)
+                raise
         return self._stepped(batch, slots)
 
     def _row_of(self, slots: list[int], actions: list[Any]) -> list[Any]:
@@ -362,15 +358,13 @@ class TaskVector:
         for slot, order in orders.items():
             if isinstance(order, ResetSampler):
                 self._results.histories[slot].reset()
-        began = self._measured.enter()
-        try:
-            batch = self._run(self._lockstep.reset, None, list(orders.values()), slots)
-        except WorkerError as error:
-            if isinstance(error.partial, Batch):
-                error.partial = self._results.of_orders(error.partial, slots, self._lockstep.life.nothing)
-            raise
-        finally:
-            self._measured.leave(began)
+        with self._measured.reset():
+            try:
+                batch = self._run(self._lockstep.reset, None, list(orders.values()), slots)
+            except WorkerError as error:
+                if isinstance(error.partial, Batch):
+                    error.partial = self._results.of_orders(error.partial, slots, self._lockstep.life.nothing)
+                raise
         return self._results.of_orders(batch, slots)
 
     # -- pausing -----------------------------------------------------------------------------------------------------

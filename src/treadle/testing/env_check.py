@@ -29,7 +29,7 @@ from treadle.errors import TaskRaised, UsageError, WorkerError, WorkerTimeout
 from treadle.pool import failure
 from treadle.pool.events import Done, Lost
 from treadle.pool.pool import Pool
-from treadle.pool.wear import shown
+from treadle.pool.processor import shown
 from treadle.program.gym_env import EnvRecipe
 from treadle.sample.failed import reason_of
 from treadle.sample.named import env_name, env_of

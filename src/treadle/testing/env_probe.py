@@ -33,7 +33,7 @@ from treadle.errors import TreadleError, UsageError
 from treadle.plan.checking import check_state
 from treadle.play.contract import first_observation, flag, numbers, shown, stepped
 from treadle.play.recorder import TreeColumn
-from treadle.pool.wear import private_memory
+from treadle.pool.processor import private_memory
 from treadle.program.base import Program, StreamControl
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env
 from treadle.sample.failed import user_frame

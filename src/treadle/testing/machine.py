@@ -17,8 +17,7 @@ from typing import Any
 
 from treadle import __version__
 from treadle.memory.arena import memory_available
-from treadle.pool.processor import used
-from treadle.pool.wear import shown
+from treadle.pool.processor import shown, used
 from treadle.testing.verdict import WARNING, Report
 from treadle.vector.shares import GRAPHICS
 from treadle.wire.bell import quota

@@ -202,12 +202,11 @@ class VectorEnv(SlotCalls):
         """Begin a step; `step_wait` returns its result. Raises AlreadyPending, BadAction, ClosedVector."""
         self._turns.check_free("step_async")
         measured = self._core.measured
-        measured.enter()
-        if measured.marks[CALLS] >= measured.marks[DUE]:
-            measured.before()
-        self._mender.given(self._lockstep.post_step, actions)
-        self._turns.state = AsyncState.WAITING_STEP
-        measured.leave()
+        with measured:
+            if measured.marks[CALLS] >= measured.marks[DUE]:
+                measured.before()
+            self._mender.given(self._lockstep.post_step, actions)
+            self._turns.state = AsyncState.WAITING_STEP
 
     @one_at_a_time
     def step_wait(self, timeout: float | None = None) -> Five:
@@ -216,13 +215,10 @@ class VectorEnv(SlotCalls):
         Raises WaitTimeout (the step is still pending then), NothingPending, and what `step` raises.
         """
         measured = self._core.measured
-        measured.enter()
-        try:
-            found = self._waited(AsyncState.WAITING_STEP, timeout)
+        with measured:
+            found = self._five(self._turns.wait, AsyncState.WAITING_STEP, timeout)
             measured.after()
             measured.marks[CALLS] += 1
-        finally:
-            measured.leave()
         return found
 
     # -- reset -------------------------------------------------------------------------------------------------------
@@ -252,11 +248,8 @@ class VectorEnv(SlotCalls):
     @one_at_a_time
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, Any]:
         """The result of `reset_async`; as `step_wait`."""
-        began = self._core.measured.enter()
-        try:
-            return _reset_parts(self._waited(AsyncState.WAITING_RESET, timeout))
-        finally:
-            self._core.measured.leave(began)
+        with self._core.measured.reset():
+            return _reset_parts(self._five(self._turns.wait, AsyncState.WAITING_RESET, timeout))
 
     @one_at_a_time
     def reset_at(
@@ -278,15 +271,8 @@ class VectorEnv(SlotCalls):
         return orders
 
     def _reset(self, orders: Orders) -> tuple[Any, Any]:
-        form, measured = self._core.form, self._core.measured
-        began = measured.enter()
-        try:
-            return _reset_parts(form.five(self._lockstep.reset(*self._ordered(orders))))
-        except WorkerError as error:
-            form.keep_partial(error)
-            raise
-        finally:
-            measured.leave(began)
+        with self._core.measured.reset():
+            return _reset_parts(self._five(self._lockstep.reset, *self._ordered(orders)))
 
     # -- several steps, or some slots ----------------------------------------------------------------------------------
 
@@ -341,10 +327,9 @@ class VectorEnv(SlotCalls):
         Raises BadAction, and UsageError for slots that are in flight, not yet received, or in need of a reset; then
         nothing was sent.
         """
-        self._core.measured.enter()
-        self._opened("send").send(actions, env_id)
-        self._settle_turn()
-        self._core.measured.leave()
+        with self._core.measured:
+            self._opened("send").send(actions, env_id)
+            self._settle_turn()
 
     @one_at_a_time
     def recv(self, *, min: int | None = None, max: int | None = None, timeout: float | None = None) -> Five:
@@ -365,12 +350,11 @@ class VectorEnv(SlotCalls):
             NothingPending, WaitTimeout (nothing is lost), and, once for each slot that failed, its error.
         """
         partial = self._opened("recv")
-        self._core.measured.enter()
-        try:
-            return partial.recv(min, max, timeout)
-        finally:
-            self._settle_turn()
-            self._core.measured.leave()
+        with self._core.measured:
+            try:
+                return partial.recv(min, max, timeout)
+            finally:
+                self._settle_turn()
 
     @property
     def batch_size(self) -> int:
@@ -425,10 +409,10 @@ class VectorEnv(SlotCalls):
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
-    def _waited(self, state: AsyncState, timeout: float | None) -> Five:
+    def _five(self, bring: Callable[..., Any], *args: Any) -> Five:
         form = self._core.form
         try:
-            return form.five(self._turns.wait(state, timeout))
+            return form.five(bring(*args))
         except WorkerError as error:
             form.keep_partial(error)
             raise

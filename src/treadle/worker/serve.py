@@ -20,9 +20,22 @@ from treadle.coroutines import GivenUp
 from treadle.errors import attributes_of
 from treadle.memory.rows import Rows
 from treadle.spaces import Mailed
-from treadle.wire.copies import checked_info, copied, numbers_copied, portable, snapshot
 from treadle.wire.info_rows import FinalRows, InfoPacker, InfoRows
-from treadle.wire.messages import Extras, Op, Raised, Reply, Request, shown, unsendable, without_failing
+from treadle.wire.messages import (
+    Extras,
+    Op,
+    Raised,
+    Reply,
+    Request,
+    checked_info,
+    copied,
+    numbers_copied,
+    portable,
+    shown,
+    snapshot,
+    unsendable,
+    without_failing,
+)
 from treadle.worker.recorder import WORKER, Recorder, TimedSteps, recorder_of
 
 EVERY, COSTS = 127, 1_500_000  # one request of EVERY is timed; more, where a slot takes COSTS ns or a part of that
