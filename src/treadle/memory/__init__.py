@@ -1,3 +1,5 @@
-"""Where numbers lie: shared memory (`arena`), who holds what of it (`lent`), the batches and rollouts that steps are
-written to (`ring`), and how a worker writes them (`rows`). No process, no request and no message is known here.
+"""The memory in which numbers lie.
+
+`arena` is the shared memory, and `lent` counts who holds what of it. Steps are written to the batches and rollouts of
+`ring`, and workers write them by `rows`. This room knows no process, no request and no message.
 """

@@ -1,11 +1,11 @@
 """The arena: shared memory that holds every number of fixed shape.
 
-One memfd per pool, allocated for real with posix_fallocate (so that a full machine is an error now, not a SIGBUS
-later), mapped segment by segment, and never a name in the file system: when the last process is gone, so is the
-memory. It grows by segments: earlier arrays stay where they are, and a worker maps a new segment on the message that
-first speaks of it. Mappings are never closed by hand, because arrays that were handed out may outlive the pool:
-each array holds its mapping, and the last one to go unmaps it. No mapping holds a descriptor (`map_file`), so those of
-a pool are closed with it, whoever still holds arrays.
+A pool has one memfd, mapped segment by segment. It is allocated for real with posix_fallocate, so a full machine is an
+error now, not a SIGBUS later. It never has a name in the file system: when the last process is gone, so is the memory.
+It grows by segments: earlier arrays stay where they are, and a worker maps a new segment on the first message that
+refers to it. Mappings are never closed explicitly, because arrays that were handed out may outlive the pool. Each array
+holds its mapping, and the last array to go unmaps it. A mapping holds no descriptor (`map_file`), so a pool's
+descriptors are closed with it, even while its arrays are held.
 
 A pool without processes uses anonymous memory (`shared=False`).
 """
@@ -35,7 +35,7 @@ PAGE = mmap.ALLOCATIONGRANULARITY
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Where one array lies: segment number, offset in it (bytes), dtype, shape."""
+    """The place of one array: segment number, offset in it (bytes), dtype, shape."""
 
     segment: int
     offset: int
@@ -43,13 +43,13 @@ class Field:
     shape: tuple[int, ...]
 
     def row(self, index: int) -> Field:
-        """Where row `index` of the array lies."""
+        """Return the place of row `index` of the array."""
         shape = self.shape[1:]
         stride = self.dtype.itemsize * math.prod(shape)
         return Field(self.segment, self.offset + index * stride, self.dtype, shape)
 
     def rows(self, count: int) -> Field:
-        """The first `count` rows."""
+        """Return the place of the first `count` rows."""
         return Field(self.segment, self.offset, self.dtype, (count, *self.shape[1:]))
 
 
@@ -71,18 +71,18 @@ class Arena:
     """A growing shared memory file and this process's mappings of it."""
 
     def __init__(self, *, shared: bool = True, fd: int | None = None) -> None:
-        """A new arena, or with `fd` (which is taken over) the one that another process made."""
+        """Make a new arena, or with `fd` (which is taken over) open the one that another process made."""
         self.fd = fd if fd is not None else (anonymous_file() if shared else -1)
         self._size = 0
         self._maps: list[mmap.mmap | None] = []  # None: dropped
         self.segments: list[tuple[int, int]] = []  # (offset in the file, bytes)
 
     def plan(self) -> Plan:
-        """A plan for the next segment; hand it to `grow` before planning another."""
+        """Return a plan for the next segment; pass it to `grow` before planning another."""
         return Plan(len(self.segments))
 
     def grow(self, plan: Plan) -> None:
-        """Allocate and map the planned segment, zeroed. Raises ArenaError when the memory is not there."""
+        """Allocate and map the planned segment, zeroed. Raises ArenaError when there is not enough memory."""
         nbytes = max(PAGE, -(-plan.nbytes // PAGE) * PAGE)
         available = memory_available()
         if available is not None and nbytes > available:  # allocating beyond the limit may wake the OOM killer
@@ -97,20 +97,20 @@ class Arena:
         self._map(offset, nbytes)
 
     def join(self, segments: list[tuple[int, int]]) -> None:
-        """Map what another process has allocated since."""
+        """Map the segments that another process has allocated since."""
         for offset, nbytes in segments[len(self.segments) :]:
             self._map(offset, nbytes)
 
     def array(self, field: Field) -> np.ndarray:
-        """A fresh array over a field. It keeps the mapping alive; writing to it writes to the arena."""
+        """Return a fresh array over a field. It keeps the mapping alive; writing to it writes to the arena."""
         return np.ndarray(field.shape, field.dtype, self._mapped(field.segment), field.offset)
 
     def buffer(self, field: Field) -> tuple[mmap.mmap, int]:
-        """The mapping and the offset of a field, for those who make arrays by the thousand."""
+        """Return the mapping and the offset of a field, for callers that make arrays by the thousand."""
         return self._mapped(field.segment), field.offset
 
     def drop(self, segment: int) -> None:
-        """Give a segment's memory back, for everybody: nobody may use it any more."""
+        """Give a segment's memory back, for all processes: no array over it may be used any more."""
         mapping, self._maps[segment] = self._maps[segment], None
         if mapping is not None and self.fd >= 0:
             mapping.madvise(mmap.MADV_REMOVE)
@@ -136,12 +136,12 @@ class Arena:
 
 
 def view(array: np.ndarray) -> Any:
-    """A memoryview of an array: the quickest way to write single numbers."""
+    """Return a memoryview of an array: the quickest way to write single numbers."""
     return memoryview(array)  # type: ignore[arg-type]
 
 
 def anonymous_file(label: str = "treadle") -> int:
-    """A descriptor of a file in memory that has no name; `label` is what /proc shows. Raises TooManyFiles."""
+    """Return a descriptor of a file in memory without a name; /proc shows `label`. Raises TooManyFiles."""
     try:
         return os.memfd_create(label, os.MFD_CLOEXEC)
     except OSError as error:
@@ -151,7 +151,7 @@ def anonymous_file(label: str = "treadle") -> int:
 
 
 def closed_by_others(error: BaseException) -> UsageError | None:
-    """What to say when one of a worker's own descriptors is no more; None for any other error."""
+    """Return the error for a worker whose own descriptor other code has closed; None for any other error."""
     if not isinstance(error, OSError) or error.errno != errno.EBADF:
         return None
     return UsageError(
@@ -161,7 +161,7 @@ def closed_by_others(error: BaseException) -> UsageError | None:
 
 
 def too_many_files(error: BaseException) -> TooManyFiles | None:
-    """The error that names the limit, for the system's that there are no more descriptors; None for any other."""
+    """Return the error that names the limit, for the system's error of too many descriptors; None for any other."""
     if type(error) is not OSError or error.errno not in (errno.EMFILE, errno.ENFILE):
         return None
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -182,14 +182,14 @@ NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform.startswith("l
 
 
 def map_file(fd: int, nbytes: int, *, offset: int = 0, flags: int = mmap.MAP_SHARED) -> mmap.mmap:
-    """A mapping of a file that holds no descriptor: `fd` may be closed, and counts for nobody who holds an array.
+    """Return a mapping of a file that holds no descriptor: `fd` may be closed while arrays over it are held.
 
     Raises OSError.
     """
     if sys.version_info >= (3, 13):
         return mmap.mmap(fd, nbytes, flags=flags, offset=offset, trackfd=False)
-    # Before that version a mapping of a file duplicates the descriptor and keeps it. One of memory without a file has
-    # none, and unmaps whatever lies at its address in the end: so the file is laid over it.
+    # Before that version a mapping of a file duplicates the descriptor and keeps it. A mapping of memory without a file
+    # has no descriptor, and in the end unmaps whatever lies at its address: so the file is laid over it.
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
     start = np.frombuffer(memory, np.uint8).ctypes.data
     protection = mmap.PROT_READ | mmap.PROT_WRITE
@@ -201,7 +201,7 @@ def map_file(fd: int, nbytes: int, *, offset: int = 0, flags: int = mmap.MAP_SHA
 
 @cache
 def _mmap() -> Any:
-    """The C library's."""
+    """Return the C library's mmap."""
     function = ctypes.CDLL(None, use_errno=True).mmap
     function.restype = ctypes.c_void_p
     number = ctypes.c_int
@@ -220,7 +220,7 @@ def _no_room(asked: int, available: int | None, why: str) -> ArenaError:
 
 
 def memory_available() -> int | None:
-    """Bytes that can be allocated without swapping or meeting the cgroup's limit; None when nobody says."""
+    """Return the bytes that can be allocated without swapping or reaching the cgroup's limit; None: unknown."""
     found = [n for n in (_meminfo(), _cgroup_room()) if n is not None]
     return min(found) if found else None
 
@@ -245,7 +245,7 @@ def _cgroup_room() -> int | None:
 
 
 def text_of(path: str | Path) -> str:
-    """What a file of the kernel's says; "": there is none."""
+    """Return the text of a kernel's file; "": it does not exist."""
     try:
         with open(path) as file:
             return file.read()

@@ -1,15 +1,15 @@
-"""Borrowed memory: a buffer is handed out as arrays, and used again when nobody holds them any more.
+"""Lent memory: a buffer is handed out as arrays, and used again once none of them is held.
 
-Fresh copies of large results cost more than everything else on their way (page faults on new memory), and plain views
-are overwritten under the reader. A buffer that is lent is in between.
+Fresh copies of large results cost more than everything else on their way (page faults on new memory). Plain views are
+overwritten under the reader. A lent buffer avoids both.
 
-Who holds what is one rule. An array that is lent is a fresh one over raw memory, and not a view of another array: every
-view, slice, torch tensor or pickle buffer that is made of it holds the array itself (numpy does not look through a base
-that is not an array), so a weak reference to it says whether anybody holds any of it. And what a worker may still write
-to is in use, too, whoever holds it: a buffer to which a late answer may come is pinned, and one that went to workers
-with requests waits for them (`Buffer.written`).
+One rule says which buffers are in use. A lent array is a fresh array over raw memory, not a view of another array.
+Every view, slice, torch tensor or pickle buffer made of it holds the array itself: numpy does not look through a base
+that is not an array. So a weak reference to it shows whether any part of it is held. Memory that a worker may still
+write to is in use, too, whether held or not. A buffer to which a late answer may come is pinned, and one that went to
+workers with requests waits for them (`Buffer.written`).
 
-Memory of any size that goes to workers with a request, and comes back with the answer, is here, too (`BufferPool`).
+This file also has memory of any size that goes to workers with a request and comes back with the answer (`BufferPool`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from treadle.errors import ArenaError
 from treadle.memory.arena import Arena, Field, view
 
 BYTES = np.dtype(np.uint8)
-references = partial(map, weakref.ref)  # to each of several arrays that are lent
+references = partial(map, weakref.ref)  # to each of several lent arrays
 
 
 class Buffer:
-    """Some memory, and who has it.
+    """Some memory, and the arrays and workers that use it.
 
     Attributes:
         lent: references to the arrays over it that were handed out.
-        pins: why it must not be used, whoever holds it: numbers of blocks that a late worker may still write to.
-        written: has every request whose worker may write to it been answered, or its worker buried? None: none.
+        pins: numbers of blocks that a late worker may still write to; while there are any it must not be used.
+        written: returns True once every request whose worker may write to it is answered, or its worker buried; None:
+            it went with no request.
     """
 
     def __init__(self) -> None:
@@ -44,14 +45,14 @@ class Buffer:
 
     @property
     def free(self) -> bool:
-        """Does nobody hold anything of it, and is nobody going to write to it?"""
+        """True if no array over it is held, and no worker may still write to it."""
         for ref in self.lent:
             if ref() is not None:
                 return False
         return not self.pins and (self.written is None or self.written())
 
     def lend(self, array: np.ndarray) -> np.ndarray:
-        """An array over it is handed out."""
+        """Note that an array over it is handed out, and return the array."""
         self.lent = [*(ref for ref in self.lent if ref() is not None), weakref.ref(array)]
         return array
 
@@ -68,7 +69,7 @@ class Region(NamedTuple):
     end: int
 
     def opened(self, arena: Arena) -> Any:
-        """The whole buffer's memory, in the process that asks."""
+        """Return the whole buffer's memory, in the calling process."""
         arena.join(self.segments)
         return view(arena.array(Field(self.segment, 0, BYTES, (self.segments[self.segment][1],))))
 
@@ -86,7 +87,7 @@ class ArenaBuffer(Buffer):
         self._raw = arena.buffer(field)[0]
 
     def array(self, shape: tuple[int, ...], dtype: Any, at: int, least: int) -> np.ndarray:
-        """What lies at a place, as an array: the memory itself, or a copy of less than `least` bytes."""
+        """Return the array at a place: over the memory itself, or a copy if it has less than `least` bytes."""
         array = np.ndarray(shape, dtype, self._raw, at)
         return array.copy() if array.nbytes < least else self.lend(array)
 
@@ -95,7 +96,7 @@ class BufferPool:
     """Buffers of any size in an arena.
 
     Args:
-        arena: to lay them in.
+        arena: where they lie.
         least: bytes of the smallest.
         most: bytes of all together.
         count: how many there may be.
@@ -106,9 +107,9 @@ class BufferPool:
         self.buffers: list[ArenaBuffer] = []
 
     def take(self, nbytes: int) -> ArenaBuffer | None:
-        """A buffer of at least so many bytes; None when there is none to be had.
+        """Return a buffer of at least `nbytes` bytes; None when there is none and no room for another.
 
-        It is the same one again until requests go with it, or something of it is held.
+        It is the same one again until requests go with it, or an array over it is held.
         """
         best: ArenaBuffer | None = None
         for buffer in self.buffers:

@@ -1,4 +1,4 @@
-"""Address space by the gigabyte, of which only what is written becomes memory: for arrays that grow in place."""
+"""Address space by the gigabyte, of which only the written part becomes memory: for arrays that grow in place."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from treadle.memory.arena import NO_RESERVE
 from treadle.memory.lent import Buffer
 
 SIZES = (1 << 36, 1 << 32, 1 << 28)  # bytes to ask for, the most first
-LEAST = 1 << 16  # bytes of a piece of an array from which on it is worth it
-SPARE = 1 << 26  # bytes beyond what it needs that a result's memory may keep for later ones
+LEAST = 1 << 16  # bytes of an array's first piece from which on a buffer pays
+SPARE = 1 << 26  # bytes that a result's memory keeps for later results, beyond what it needs
 
 
 def reserved(*, huge: bool = False) -> mmap.mmap:
-    """As much address space as can be had, which becomes memory when it is written; `huge`: in large pages.
+    """Return as much address space as the system gives, which becomes memory when it is written.
 
-    Raises MemoryError.
+    Raises MemoryError. `huge`: in large pages.
     """
     for nbytes in SIZES:
-        with contextlib.suppress(OSError, OverflowError):  # a limit on address space: ask for less
+        with contextlib.suppress(OSError, OverflowError):  # a limit on address space: try less
             memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
             if huge and hasattr(mmap, "MADV_HUGEPAGE"):
                 with contextlib.suppress(OSError):  # a kernel without them
@@ -43,11 +43,11 @@ class ResultBuffer(Buffer):
         self.row: tuple[int, ...] = ()
 
     def begin(self, array: np.ndarray) -> None:
-        """It is to hold arrays like this one."""
+        """Begin to hold arrays like this one."""
         self.filled, self.dtype, self.row = 0, array.dtype, array.shape[1:]
 
     def add(self, array: np.ndarray) -> np.ndarray | None:
-        """A copy behind what is there; None: it does not belong there, or there is no more room."""
+        """Append a copy, and return it; None: it has another dtype or shape, or no room is left."""
         start = self.filled
         if array.dtype != self.dtype or array.shape[1:] != self.row or start + array.nbytes > len(self.memory):
             return None
@@ -58,7 +58,7 @@ class ResultBuffer(Buffer):
         return copy
 
     def whole(self, pieces: Sequence[np.ndarray]) -> np.ndarray | None:
-        """The pieces as one array, if they are what was added from the beginning on; it is held from now on."""
+        """Return the pieces as one lent array, if they are all that was added, from the first piece on; else None."""
         at = np.frombuffer(self.memory, np.uint8, 1).__array_interface__["data"][0]
         for piece in pieces:
             if piece.__array_interface__["data"][0] != at or piece.dtype != self.dtype or piece.shape[1:] != self.row:
@@ -69,7 +69,7 @@ class ResultBuffer(Buffer):
         return array
 
     def _trim(self, needed: int) -> None:
-        """Give back what one large result has left behind."""
+        """Give back the memory that one large result has left behind."""
         keep = -(-2 * needed // mmap.PAGESIZE) * mmap.PAGESIZE
         if self.touched - keep > SPARE and hasattr(mmap, "MADV_DONTNEED"):
             self.memory.madvise(mmap.MADV_DONTNEED, keep, -(-(self.touched - keep) // mmap.PAGESIZE) * mmap.PAGESIZE)
@@ -79,23 +79,24 @@ class ResultBuffer(Buffer):
 class ResultBuffers:
     """Buffers of private memory. An array in one is an ordinary array, which its holder may keep for ever.
 
-    How large a result gets nobody knows, so it lies in reserved address space that becomes memory when it is written. A
-    learner asks for the next batch while it holds the last one, and drops that when the next is there. So two buffers
-    take turns, and the pages of a large batch are new only twice. First touches of new memory cost more than copying
-    into memory that is there: on virtual machines that hand free pages back to their host, twenty times as much.
-    Samples of raw Pong (1.2 GB a batch) come 2.2 times as fast as without (2 workers, 2 cores, 2026-11-22).
+    The size of a result is not known beforehand, so it lies in reserved address space that becomes memory when it is
+    written. A learner asks for the next batch while it holds the last one, and drops that when the next is there. So
+    two buffers take turns, and the pages of a large batch are new only twice. First touches of new memory cost more
+    than copying into memory that is there: on virtual machines that hand free pages back to their host, it is twenty
+    times as much. Samples of raw Pong (1.2 GB a batch) come 2.2 times as fast as without (2 workers, 2 cores,
+    2026-11-22).
     """
 
     def __init__(self) -> None:
-        self._buffers: dict[Any, list[ResultBuffer]] = {}  # by what is laid there
+        self._buffers: dict[Any, list[ResultBuffer]] = {}  # by the key of the array
         self._filling: dict[Any, ResultBuffer] = {}
 
     def begin(self) -> None:
-        """A new result."""
+        """Begin a new result."""
         self._filling = {}
 
     def lay(self, key: Any, array: np.ndarray) -> np.ndarray:
-        """The next piece of the result's array `key`: as it is if it is small, else a copy, where it belongs."""
+        """Add the next piece of the result's array `key`; return a small one as it is, else a copy in the buffer."""
         buffer = self._filling.get(key)
         if buffer is None:
             if array.nbytes < LEAST or array.dtype.hasobject:
@@ -106,14 +107,14 @@ class ResultBuffers:
         return np.copy(array) if copy is None else copy
 
     def joined(self, pieces: Sequence[np.ndarray]) -> np.ndarray | None:
-        """Pieces that were laid, as one array; None if they were not, or are not all."""
+        """Return pieces that were laid as one array; None if they were not, or are not all."""
         for buffer in self._filling.values():
             if buffer.free and (found := buffer.whole(pieces)) is not None:
                 return found
         return None
 
     def _free(self, key: Any) -> ResultBuffer:
-        """One that nobody holds; of those that are left one is kept for its turn, and no hoard."""
+        """Return a free buffer, or a new one. At most one other free buffer is kept for its turn."""
         known = self._buffers.get(key, [])
         free = [each for each in known if each.free]
         buffer = free.pop(0) if free else ResultBuffer()
@@ -121,5 +122,5 @@ class ResultBuffers:
         return buffer
 
     def clear(self) -> None:
-        """Give back what nobody holds, and keep nothing from now on."""
+        """Give back buffers of which nothing is held, and keep none from now on."""
         self._buffers, self._filling = {}, {}

@@ -1,26 +1,25 @@
 """The ring: memory [T, n] that steps are written to. A batch is a row of it, and a rollout is a whole ring.
 
-A *block* is one row: for every observation leaf an array [n, *shape], rewards, the two end flags, and a `valid` flag
-(False on rows that are no transition: a reset in NEXT_STEP mode). Blocks are numbered through all rings of a pool, and
-a number never comes again. Observations have one row more: block t of a ring shows observation t + 1, so that a rollout
-begins with what was there to be seen. Where slots move on within a step there is one more row of every leaf, for the
-terminal observations of all blocks: a slot's is copied out before its next request.
+A *block* is one row: for every observation leaf an array [n, *shape], rewards, the two end flags, and a `valid` flag.
+`valid` is False on rows that are not transitions, such as a reset in NEXT_STEP mode. Blocks are numbered through all
+rings of a pool, and a number is never used again. Observations have one row more: block t of a ring shows observation t
++ 1, so a rollout begins with the observation before its first step. Where slots move on within a step there is one more
+row of every leaf, for the terminal observations of all blocks. A slot's is copied out before its next request.
 
-The *standing* ring is that of batches; its last block, the spare, is only copied from: it serves when the caller keeps
-more batches than there are blocks. Other rings are those of rollouts. A worker is told of none: the caller writes where
-a ring lies into a table, and a worker that is sent a block it does not know reads that. The table has room for those
-that were taken last, so a ring is put there again, where necessary, when it is taken.
+The *standing* ring is that of batches. Its last block, the spare, is only copied from: it serves when the caller keeps
+more batches than there are blocks. Other rings are those of rollouts. No message announces a ring to workers. The
+caller writes its place into a table, which a worker reads when it gets a block that it does not know. The table has
+room for the rings that were taken last. A ring that has left it is put there again when it is taken.
 
 Small arrays (flags, rewards, the observations of small environments) are copied when a batch is handed out: a copy
-costs less than lending. So whoever collects rewards in a list does not keep the images of the same batches from being
-written. The others are lent (`lent.py`), and so is whatever a rollout has of observations.
+costs less than lending. So a caller that collects rewards in a list does not keep the images of the same batches from
+being overwritten. The other arrays are lent (`lent.py`), and so are all observations of a rollout.
 
 Beside the rings there is a row of each of these (`RowFields`). Actions have one array a leaf for all blocks.
-`done[slot]` holds the number of the last request whose row is whole; it is written last, so after a death it tells
+`done[slot]` holds the number of the latest request whose row is whole. It is written last, so after a death it shows
 which slot was at work and which rows are good. `began`, `episode` and `seed` (-1: none) are written when a slot's
-episode begins, so that the caller can say of a dead worker in which step of which episode it was: `began` counts the
-slot's steps until then, which are the worker's steps of all its slots and the slot's `own`, in which others were left
-out.
+episode begins: from them the caller names the step and the episode in which a worker died. `began` counts the slot's
+steps until then: the worker's steps of all its slots, and the slot's `own`, in which other slots were left out.
 """
 
 from __future__ import annotations
@@ -43,24 +42,25 @@ from treadle.spaces import Layout
 
 # bytes up to which a copy (0.15 us) costs less than an array over the memory and a reference to it (0.3 us)
 SMALL = 4096
-TABLE = 64  # rings that are in the table at a time; a worker forgets those that are not
-# of each slot: ns of the steps that were timed, how many, ns of all resets, ns of writing observations in timed steps
+TABLE = 64  # rings that are in the table at a time; a worker forgets the others
+# of each slot: ns of the steps that were timed, their count, ns of all resets, ns of writing observations in timed
+# steps
 TIMES = ("stepped", "timed", "resetting", "moved")
 
 
 def plan_leaves(plan: Plan, layout: Layout, *rows: int) -> tuple[Field | None, ...]:
-    """An array [*rows, *shape] for every fixed leaf; None for a loose one."""
+    """Return the fields of an array [*rows, *shape] for every fixed leaf; None for a loose one."""
     return tuple(plan.add(leaf.dtype, (*rows, *(leaf.shape or ()))) if leaf.fixed else None for leaf in layout.leaves)
 
 
 class RingFields(NamedTuple):
-    """What lies where in a ring of T rows; None for a leaf without a fixed shape.
+    """The places of a ring of T rows; None for a leaf without a fixed shape.
 
     Attributes:
         observations: [T + 1, n, *shape] a leaf.
         rewards, terminated, truncated, valid: [T, n].
         finals: [n, *shape] a leaf; () where slots do not move on within a step.
-        actions: [T, n, *shape] a leaf, written by the caller; nobody in a worker reads them.
+        actions: [T, n, *shape] a leaf, written by the caller; workers do not read them.
     """
 
     observations: tuple[Field | None, ...]
@@ -73,7 +73,7 @@ class RingFields(NamedTuple):
 
     @classmethod
     def plan(cls, plan: Plan, steps: int, n: int, observations: Layout, actions: Layout, finals: bool) -> RingFields:
-        """Those of `n` slots. Both sides plan alike."""
+        """Return those of `n` slots. Both sides plan alike."""
         seen = plan_leaves(plan, observations, steps + 1, n)
         rewards, *flags = (plan.add(code, (steps, n)) for code in "d???")
         terminated, truncated, valid = flags
@@ -85,7 +85,7 @@ class RolloutArrays(NamedTuple):
     """A ring's arrays over its first T blocks; None for a leaf without a fixed shape.
 
     Attributes:
-        observations: one array [T + 1, n, *shape] a leaf; row 0 is what is there to be seen before the first step.
+        observations: one array [T + 1, n, *shape] a leaf; row 0 is the observation before the first step.
         actions: one array [T, n, *shape] a leaf.
         rewards, terminated, truncated, valid: [T, n].
     """
@@ -102,12 +102,12 @@ class Ring(Buffer):
     """Blocks `first` to `first + steps - 1`.
 
     Args:
-        fields: what lies where in `memory`.
+        fields: their places in `memory`.
         least: bytes of an observation leaf up to which it is copied when a block is handed out.
-        spare: is the last block only copied from?
+        spare: True if the last block is only copied from.
 
     Attributes:
-        aimed: the block that `take` returns, whatever is free.
+        aimed: the block that `take` returns, whichever blocks are free; None: a free one.
         target: the ring of the blocks that were aimed at last; it hands them out.
         finals: the terminal observations of all blocks; an array a leaf, None for one without a fixed shape.
     """
@@ -122,7 +122,7 @@ class Ring(Buffer):
         most = [*[least] * (len(self._handed) - 3), *[SMALL] * 3]
         self._large = [i for i, each in enumerate(self._handed) if _row_bytes(each) > most[i]]
         self._makers: list[Sequence[Callable[[], np.ndarray]]] = [()] * steps
-        self._rows: list[Sequence[ReferenceType[np.ndarray]]] = [()] * steps  # what was lent of each
+        self._rows: list[Sequence[ReferenceType[np.ndarray]]] = [()] * steps  # the arrays of each block that were lent
         self.aimed: int | None = None
         self.target: Ring | None = None
         self.finals = [None if each is None else self._array(each) for each in fields.finals]
@@ -133,26 +133,29 @@ class Ring(Buffer):
     # -- a block -----------------------------------------------------------------------------------------------------
 
     def array(self, field: Field, block: int) -> np.ndarray:
-        """What a block has of a field [T, n, ...]. Not lent."""
+        """Return a block's row of a field [T, n, ...]. Not lent."""
         return self._array(self._row(field, block))
 
     def observations(self, block: int) -> list[np.ndarray | None]:
-        """An array [n, *shape] a leaf; None for one without a fixed shape. Not lent."""
+        """Return an array [n, *shape] a leaf; None for one without a fixed shape. Not lent."""
         return [None if each is None else self.array(each, block) for each in self.fields.observations]
 
     def ends(self, block: int) -> list[np.ndarray]:
-        """Rewards, terminated, truncated, valid. Not lent."""
+        """Return rewards, terminated, truncated, valid. Not lent."""
         return [self.array(each, block) for each in self.fields[1:5]]
 
     def peek(self, block: int) -> list[np.ndarray]:
-        """What is handed out of a block, not lent: read and let go before the next request."""
+        """Return the arrays that `row` hands out of a block, not lent: read and drop them before the next request."""
         return [self.array(each, block) for each in self._handed]
 
     # -- who has what ------------------------------------------------------------------------------------------------
 
     def take(self) -> int:
-        """The block for the next request: the lowest that nobody holds and nobody may still write to, so that a short
-        ring stays in the cache; the spare when there is none."""
+        """Return the block for the next request; the spare when no other is free.
+
+        It is the lowest of which no array is held and to which no worker may still write. So a short ring stays in the
+        cache.
+        """
         if self.aimed is not None:
             return self.aimed
         for t, refs in enumerate(self._rows):
@@ -165,7 +168,8 @@ class Ring(Buffer):
         return self.spare
 
     def row(self, block: int) -> list[np.ndarray]:
-        """A block's observation leaves, rewards and end flags, the caller's to keep: large ones lent, others copied."""
+        """Return a block's observation leaves, rewards and end flags, the caller's to keep: large ones lent, others
+        copied."""
         t = block - self.first
         if t >= self.steps:
             assert self.target is not None
@@ -179,7 +183,7 @@ class Ring(Buffer):
         return arrays
 
     def whole(self, steps: int) -> RolloutArrays:
-        """Arrays over its first `steps` blocks, lent together. It must be free."""
+        """Return arrays over its first `steps` blocks, lent together. The ring must be free."""
         f = self.fields
 
         def arrays(fields: Sequence[Field | None], rows: int) -> list[Any]:
@@ -188,18 +192,18 @@ class Ring(Buffer):
         found = RolloutArrays(arrays(f.observations, steps + 1), arrays(f.actions, steps), *arrays(f[1:5], steps))
         lent = (*found.observations, *found.actions, *found[2:])
         self.lent = list(references(each for each in lent if each is not None))
-        self._rows = [()] * self.steps  # they are references to nothing, and would be looked through every time
+        self._rows = [()] * self.steps  # their referents are gone, and `take` would look through them every time
         return found
 
     @property
     def free(self) -> bool:
-        """Does nobody hold anything of it, and is nobody going to write to it?"""
+        """True if no array over it is held, and no worker may still write to it."""
         return super().free and not any(ref() is not None for refs in self._rows for ref in refs)
 
     def _made(self, block: int) -> Sequence[Callable[[], np.ndarray]]:
-        """How the arrays of a block are made: a copy of one that is there, or a new one over the memory."""
+        """Return functions that make a block's arrays: a copy of an existing one, or a new one over the memory."""
         places = [self._row(each, block) for each in self._handed]
-        new: Callable[..., np.ndarray] = np.ndarray  # without a call of ours
+        new: Callable[..., np.ndarray] = np.ndarray  # without a call of Python code
         makers = self._makers[block - self.first] = [
             partial(new, each.shape, each.dtype, self._memory, each.offset)
             if i in self._large
@@ -209,7 +213,7 @@ class Ring(Buffer):
         return makers
 
     def _row(self, field: Field, block: int) -> Field:
-        """Where a block's row of a field [T, n, ...] is; of one with T + 1 rows it has the row after."""
+        """Return the place of a block's row of a field [T, n, ...]; of a field with T + 1 rows it is the row after."""
         return field.row(block - self.first + (field.shape[0] > self.steps))
 
     def _array(self, field: Field) -> np.ndarray:
@@ -222,13 +226,13 @@ def _row_bytes(field: Field) -> int:
 
 @dataclass(frozen=True)
 class RowFields:
-    """All rows of a pool beside its rings, as planned by the caller and mapped by everyone.
+    """All rows of a pool beside its rings, planned by the caller and mapped by all processes.
 
     Attributes:
         times: int64[4, n], a row each of `TIMES`.
-        table: int64[TABLE, 4]: first block, steps (0: there is none), place in the file and bytes of each ring; the
-            standing one comes first.
-        finals: are there rows for terminal observations?
+        table: int64[TABLE, 4]: first block, steps (0: no ring), place in the file and bytes of each ring; the standing
+            one comes first.
+        finals: True if there are rows for terminal observations.
     """
 
     actions: tuple[Field | None, ...]
@@ -250,10 +254,10 @@ class RowFields:
 
 
 class Rings:
-    """The rings of a pool, in the process of whoever asks.
+    """The rings of a pool, in one process.
 
     Attributes:
-        all: those that are known here.
+        all: the rings that this process knows.
     """
 
     def __init__(self, arena: Arena, fields: RowFields, observations: Layout, actions: Layout) -> None:
@@ -264,8 +268,10 @@ class Rings:
         self._next = self._turn = 0
 
     def of(self, block: int) -> Ring:
-        """The ring that a block belongs to. Raises ClosedPool, IndexError when there is none, and OSError when it
-        cannot be mapped here."""
+        """Return the ring that a block belongs to.
+
+        Raises ClosedPool, IndexError for a block that no ring has, and OSError when the ring cannot be mapped here.
+        """
         ring = self._latest
         if ring is None or not 0 <= block - ring.first < ring.steps:
             ring = next((each for each in self.all if block in each), None) or self._found(block)
@@ -273,12 +279,12 @@ class Rings:
         return ring
 
     def _found(self, block: int) -> Ring:
-        """Map the ring of a block that another process has opened, and forget those that are not in the table."""
+        """Map the ring of a block that another process has opened, and forget rings that are not in the table."""
         if self._next:
             self.arena.array(self.fields.table)  # raises ClosedPool
             raise IndexError(f"there is no block {block}")
         steps = self._table[:, 1].tolist()
-        fence()  # where the number of steps is that of a ring, so are the other words
+        fence()  # once the number of steps is that of a ring, so are the other words
         rings = [(words[0], many, *words[2:]) for words, many in zip(self._table.tolist(), steps, strict=True) if many]
         known = {first for first, *_ in rings}
         self.all = [each for each in self.all if each.first in known]
@@ -297,7 +303,7 @@ class Rings:
     # -- in the caller's process -------------------------------------------------------------------------------------
 
     def open(self, steps: int, **about: Any) -> Ring:
-        """A new ring; `about` as of `Ring`. Raises ArenaError."""
+        """Open a new ring; `about` as of `Ring`. Raises ArenaError."""
         plan = self.arena.plan()
         fields = self._planned(plan, steps)
         self.arena.grow(plan)
@@ -308,7 +314,7 @@ class Rings:
         return ring
 
     def announce(self, ring: Ring) -> None:
-        """See that workers find a ring in the table: before anything goes there, whenever it was taken."""
+        """Put a ring into the table unless it is there, so that workers find it. Called before it is written to."""
         if ((self._table[:, 0] == ring.first) & (self._table[:, 1] == ring.steps)).any():
             return
         words = self._table[self._turn]
@@ -317,7 +323,7 @@ class Rings:
         words[0], words[2:] = ring.first, self.arena.segments[ring.fields.rewards.segment]
         fence()
         words[1] = ring.steps
-        self._turn = self._turn % (TABLE - 1) + 1  # the first one stays where it is
+        self._turn = self._turn % (TABLE - 1) + 1  # the standing ring stays where it is
 
     def drop(self, ring: Ring) -> None:
         """Give a ring's memory back; it must be free."""
@@ -327,7 +333,7 @@ class Rings:
         self.arena.drop(ring.fields.rewards.segment)
 
     def forget(self) -> None:
-        """The arena is closed: no block is to be had any more; arrays that are still held keep theirs."""
+        """Forget all rings once the arena is closed; arrays that are still held keep their memory."""
         self.all, self._latest = [], None
 
 
@@ -337,7 +343,7 @@ class RowMemory:
     Attributes:
         observations, actions: of every slot.
         array: the array of a field.
-        done: the request that each slot has answered last.
+        done: the latest request that each slot has answered.
         standing: the ring of batches, the first of `rings`.
     """
 
@@ -354,12 +360,12 @@ class RowMemory:
         self.standing = self.rings.open(blocks + 1, least=SMALL, spare=True)
 
     def arrays(self, fields: Sequence[Field | None]) -> list[np.ndarray | None]:
-        """An array a leaf; None for a leaf without a fixed shape."""
+        """Return an array a leaf; None for a leaf without a fixed shape."""
         return [None if field is None else self.array(field) for field in fields]
 
 
 def _common_layout(descriptions: Sequence[Any], name: str) -> Layout:
-    """The layout of all slots. Bounds may differ between slots; keys, shapes and dtypes may not."""
+    """Return the layout of all slots. Bounds may differ between slots; keys, shapes and dtypes may not."""
     spaces = [getattr(d, name) for d in descriptions]
     first = Layout.of(spaces[0])
     seen = {id(spaces[0])}

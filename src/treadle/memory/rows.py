@@ -1,4 +1,4 @@
-"""Rows: how a worker writes the rows of its slots, and reads their actions. What lies where: `ring.py`."""
+"""Rows: a worker writes the rows of its slots, and reads their actions. `ring.py` has what lies where."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ Write = Callable[[Any], Any]
 
 
 class Stage:
-    """How a worker writes the blocks of a rollout: by writers that are bound once, and to no block in particular.
+    """Writes the blocks of a rollout for a worker, by writers that are bound once and not to one block.
 
-    Writers for every row would be a kilobyte each: more than small observations themselves, and for images cold memory
-    to run through (measured: half as long again as the writing). So there is one a slot. With one leaf that is no
-    number it writes to the block at hand; else to rows of the worker's own, from which a batch is copied at once.
+    Writers for every row would be a kilobyte each, which is more than small observations themselves. For images they
+    were cold memory to run through, and writing took half as long again. So there is one writer a slot. A single leaf
+    of `DIRECT` bytes or more is written to the block at hand. Other layouts are written to rows of the worker's own,
+    from which a batch is copied at once.
 
     Attributes:
         writes: one a slot.
-        arrays: what is copied once a batch is whole; None for a leaf that is not.
-        at_hand: the block at hand: its only leaf, as a flat view and as an array [k, *shape].
+        arrays: the arrays that are copied once a batch is whole; None for a leaf that is not copied.
+        at_hand: the only leaf of the block at hand, as a flat view and as an array [k, *shape].
     """
 
     def __init__(self, layout: Layout, k: int) -> None:
@@ -45,8 +46,10 @@ DIRECT = 1024  # bytes of a leaf from which on a second copy costs more than an 
 
 
 def _moving_writer(layout: Layout, at_hand: list[Any], i: int) -> Write:
-    """A writer of row i of whatever array [k, *shape] is at hand; the layout has one leaf. It checks as those of
-    `spaces.layout` do: type and shape here, the dtype by assigning to a view."""
+    """Return a writer of row i of the array [k, *shape] that is at hand; the layout has one leaf.
+
+    It checks as the writers of `spaces.layout` do: type and shape here, the dtype by assigning to a view.
+    """
     shape: Any = layout.leaves[0].shape
     size = math.prod(shape)
     place = slice(i * size, (i + 1) * size)
@@ -67,7 +70,7 @@ def _moving_writer(layout: Layout, at_hand: list[Any], i: int) -> Write:
 
 
 class BlockView:
-    """One block as a worker writes it: slots lo..hi-1, addressed from 0. Everything is bound once, used for ever.
+    """One block as a worker writes it: slots lo..hi-1, addressed from 0. Everything is bound once.
 
     Attributes:
         staged: (rows in the arena, rows of the stage) to be copied once a batch is whole, see `settle`; () for none.
@@ -91,24 +94,24 @@ class BlockView:
             self.direct = view(rows[0].reshape(-1)), rows[0]
 
     def fresh(self) -> None:
-        """No ends, all rows transitions: most batches need no more."""
+        """Mark no row as an end, and all rows as transitions, as in most batches."""
         self.terminated[:] = self._all_false
         self.truncated[:] = self._all_false
         self.valid[:] = self._all_true
 
     def settle(self) -> None:
-        """Copy what was staged to its place."""
+        """Copy the staged rows to their place."""
         for rows, source in self.staged:
             rows[...] = source
 
     def settle_row(self, i: int) -> None:
-        """The same for one row."""
+        """Copy one staged row to its place."""
         for rows, source in self.staged:
             rows[i] = source[i]
 
 
 def row_writers(arrays: list[np.ndarray | None], layout: Layout, k: int) -> list[Write]:
-    """A writer for each of the k rows of the arrays."""
+    """Return a writer for each of the k rows of the arrays."""
 
     def row(array: np.ndarray | None, i: int) -> np.ndarray | None:
         return None if array is None else array[i : i + 1].reshape(array.shape[1:])
@@ -131,14 +134,16 @@ class Rows:
         self.stepped, self.timed, self.resetting, self.moved = (view(e)[lo:hi] for e in arena.array(fields.times))
         arrays = [None if field is None else arena.array(field) for field in fields.actions]
         read = self.read_actions = actions.batch_reader(arrays, lo, hi)
-        if actions.loose:  # a request may come without any: then they are all None
+        if actions.loose:  # a request may come without any; they are then all None
             nothing = dict.fromkeys(actions.loose, [None] * (hi - lo))
             self.read_actions = lambda mailed=None: read({**nothing, **(mailed or {})})
         self.block(0)
 
     def block(self, index: int) -> BlockView:
-        """The block with this number, to be written until another is asked for. Raises OSError when its ring is new and
-        cannot be mapped here."""
+        """Return the block with this number, to be written until another is asked for.
+
+        Raises OSError when its ring is new and cannot be mapped here.
+        """
         found = self._blocks.get(index) or self._bound(index)
         if found.direct is not None:
             self._stage.at_hand[:] = found.direct  # type: ignore[union-attr]
@@ -157,7 +162,7 @@ class Rows:
         return found
 
     def _forget(self) -> None:
-        """Let rings go that are no more."""
+        """Drop the blocks and writers of rings that do not exist any more."""
         known = {ring.first for ring in self._rings.all}
         self._finals = {first: writers for first, writers in self._finals.items() if first in known}
         self._blocks = {i: found for i, found in self._blocks.items() if any(i in ring for ring in self._rings.all)}

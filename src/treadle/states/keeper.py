@@ -1,8 +1,8 @@
 """The keeper: takes the complete state of an environment and puts it back, here or in another one of its kind.
 
-Complete means: with the same actions the same happens again, resets included. So a state has what the environment
-holds, what every wrapper holds (a step counter, a stack of frames, statistics), and every generator of random
-numbers. Each layer is kept in the cheapest way that is known for it:
+Complete means: with the same actions the same happens again, resets included. A state has what the environment and
+every wrapper hold (a step counter, a stack of frames, statistics), and every random generator. Each layer is kept in
+the cheapest way that is known for it:
 
 | layer | how |
 |---|---|
@@ -11,9 +11,9 @@ numbers. Each layer is kept in the cheapest way that is known for it:
 | a class with `state_is_all = True` | its own get_state() and set_state(state), and nothing below it |
 | anything else (MiniGrid, yours) | all its attributes, pickled together (`Fixed`) |
 
-What cannot be kept (a running generator, a handle of another library) is an error that names the layer and the
-attribute; `Replayed` (`replay.py`) keeps such an environment by its seed and actions. What is kept in vain, because
-it is not all there is, no library can know: `treadle.plan.check_state` tries it out.
+An attribute that cannot be kept (a running generator, a handle of another library) is an error that names it and its
+layer. `Replayed` (`replay.py`) keeps such an environment by its seed and actions. A library cannot know whether the
+attributes that it keeps are all there is: `treadle.plan.check_state` tries it out.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ NONE: list[Any] = []
 Name = tuple[Any, ...]  # of an object that stays
 PLAIN = frozenset({int, float, bool, str, bytes, type(None), type(...)})
 MISSING = ...  # in the place of an attribute that does not exist
-VALUES = PLAIN - {type(...)}  # what stands for itself
+VALUES = PLAIN - {type(...)}  # values that stand for themselves
 SHORT = 16  # numbers in a vector that is written as a tuple
 _FLOAT64 = np.dtype(np.float64)
 CHECKER = "gymnasium.wrappers.common.PassiveEnvChecker"
-PCG64 = "PCG64"  # what Gymnasium's environments have: four numbers
+PCG64 = "PCG64"  # the generator of Gymnasium's environments: four numbers
 
-# Of the classes here it is known which attributes change while they run, so only those are kept: a state of CartPole is
-# some 200 bytes. Of any other class all attributes are kept.
-# class -> the attributes that change; "_np_random" is kept for every class
+# The attributes of these classes that change while they run are known, so only those are kept: a state of CartPole is
+# some 200 bytes. Of any other class all attributes are kept. Class -> the attributes that change; "_np_random" is kept
+# for every class.
 KNOWN: dict[str, tuple[str, ...]] = {
     "gymnasium.envs.classic_control.cartpole.CartPoleEnv": ("state", "steps_beyond_terminated"),
     "gymnasium.envs.classic_control.acrobot.AcrobotEnv": ("state",),
@@ -68,7 +68,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "length_queue",
     ),
     "gymnasium.wrappers.common.PassiveEnvChecker": (),
-    # what has been filmed is no state
+    # films are not part of the state
     "gymnasium.wrappers.rendering.RecordVideo": (),
     "gymnasium.wrappers.rendering.RenderCollection": (),
     "gymnasium.wrappers.rendering.HumanRendering": (),
@@ -97,7 +97,7 @@ class Keeper:
     Args:
         env: the environment with its wrappers. It may be wrapped or changed later: its layers are looked up each time.
         randomness: keep the generator of ALE's emulator; None: where it decides anything (sticky actions). False makes
-            what follows a state random, as sticky actions are to a planner that is not to foresee them.
+            what follows a state random, as sticky actions are to a planner that must not foresee them.
         global_rngs: keep `random`'s and NumPy's global generators too, for environments that draw from them (5 kB).
     """
 
@@ -105,7 +105,7 @@ class Keeper:
         self.env = env
         self._randomness, self._global_rngs = randomness, global_rngs
         self._layers: list[Any] = []
-        self.look()  # some layers are listened to from now on
+        self.look()  # replaces the emulators of some layers, which record their actions from now on
 
     @property
     def kind(self) -> str:
@@ -120,12 +120,12 @@ class Keeper:
         return not self._whole
 
     def get(self) -> EnvState:
-        """The state as it is now. Raises StateError, naming what cannot be kept."""
+        """Return the state as it is now. Raises StateError, naming what cannot be kept."""
         self.look()
         return self.take()
 
     def take(self) -> EnvState:
-        """As `get`, when no layer has come or gone since the last `get` or `set`: it does not look."""
+        """Do as `get` without looking at the layers: no layer may have come or gone since the latest `get` or `set`."""
         plain = PLAIN
         try:
             named = [
@@ -153,7 +153,7 @@ class Keeper:
         self.put(state)
 
     def put(self, state: EnvState) -> None:
-        """As `set`, when no layer has come or gone since the last `get` or `set`: it does not look."""
+        """Do as `set` without looking at the layers: no layer may have come or gone since the latest `get` or `set`."""
         if state.kind != self._kind:
             raise StateError(f"this is a state of {state.kind}, and the environment is {self._kind}")
         named, generators, own, rest, shared = loads(state.data)
@@ -171,7 +171,7 @@ class Keeper:
             elif found.get(name) is not None:
                 found[name] = None
         for checker in self._checkers:
-            if not checker.checked_data_reuse:  # it compares first steps with the reset before, which a state has not
+            if not checker.checked_data_reuse:  # it compares first steps with the reset before, which states lack
                 checker.checked_reset = checker.checked_step = checker.checked_data_reuse = True
                 checker._previous_data = None
         if self._bare:
@@ -188,7 +188,7 @@ class Keeper:
     # -- which layers there are --------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Look at the layers, and plan how to keep them if they are not those of last time."""
+        """Look at the layers, and plan how to keep them if they have changed since the latest look."""
         layer: Any = self.env
         for each in self._layers:
             if each is not layer:
@@ -250,14 +250,15 @@ class Keeper:
             layer.__dict__.update(new)
 
     def _fixed(self) -> tuple[Fixed, list[dict[str, Any]]]:
-        """What stays, and for each layer that is kept whole the attributes that travel."""
+        """Return the objects that stay, and for each layer that is kept whole the attributes that travel."""
         fixed = Fixed()
         kept: list[dict[str, Any]] = []
         for index, layer in enumerate(self._layers):
             fixed.add((index,), layer)
         for index, layer, apart in self._whole:
             travels: dict[str, Any] = {}
-            # sorted and interned: equal states should be equal bytes, and pickles tell one object from two equal ones
+            # sorted and interned, as equal states should be equal bytes: a pickle of one object twice is not that of
+            # two equal ones
             for name in sorted(layer.__dict__):
                 name, value = intern(name), layer.__dict__[name]
                 if name in apart:
@@ -268,7 +269,7 @@ class Keeper:
                 else:
                     travels[name] = value
             kept.append(travels)
-        for index, layer in enumerate(self._layers):  # last: a layer is called by its number, wherever it is met
+        for index, layer in enumerate(self._layers):  # last, so that a layer is named by its number wherever it is met
             fixed.add((index,), layer)
         return fixed, kept
 
@@ -287,10 +288,10 @@ class Keeper:
 
 
 # Objects are pickled by value, except for those that stay where they are. The attributes of an environment are part of
-# its state; the environment itself, its wrappers, its spaces, its emulator and its window are not: they exist once on
-# each side. So whoever pickles names the objects that stay (`Fixed`), and a reference to one of them travels as its
-# name and becomes the receiver's own object of that name. Copying environments instead would not do: Gymnasium's pickle
-# as the arguments they were built with, and forget what they were doing.
+# its state. The environment itself, its wrappers, its spaces, its emulator and its window are not: they exist once on
+# each side. So the pickling side names the objects that stay (`Fixed`). A reference to one of them travels as its name
+# and becomes the receiver's own object of that name. Copying environments instead does not work: Gymnasium's pickle as
+# the arguments they were built with, and lose their state.
 
 
 class Fixed:
@@ -301,12 +302,12 @@ class Fixed:
         self._names: dict[int, Name] = {}
 
     def add(self, name: Name, value: Any) -> None:
-        """`value` stays, and is called `name`."""
+        """Make `value` stay, under the name `name`."""
         self.named[name] = value
         self._names[id(value)] = name
 
     def name_of(self, value: Any) -> Name | None:
-        """Its name; None for what travels. Raises TypeError for an environment without a name."""
+        """Return its name; None for a value that travels. Raises TypeError for an environment without a name."""
         name = self._names.get(id(value))
         if name is None and isinstance(value, gym.Env):
             raise TypeError(
@@ -332,13 +333,13 @@ def _dumped(kind: Any, value: Any, fixed: Fixed) -> bytes:
 
 
 def load(data: bytes, fixed: Fixed) -> Any:
-    """The value again, with this side's own objects in the place of those that stayed."""
+    """Return the value again, with this side's own objects in the place of those that stayed."""
     unpickler: Any = pickle.Unpickler(io.BytesIO(data))
     unpickler.persistent_load = fixed.named.__getitem__
     return unpickler.load()
 
 
-# windows, surfaces, renderers: what is seen of an environment does not decide what it does
+# windows, surfaces, renderers: an environment's picture does not decide what it does
 _SHOWN = ("pygame", "pyglet", "OpenGL", "moviepy", "matplotlib", "cv2", "gymnasium.envs.mujoco.mujoco_rendering")
 
 
@@ -346,18 +347,18 @@ def stays(value: Any) -> bool:
     """Return True if an attribute's value is machinery that every environment has of its own."""
     if isinstance(value, gym.Space | gym.envs.registration.EnvSpec | ModuleType):
         return True
-    if isinstance(value, FunctionType):  # one that has no name to be found by
+    if isinstance(value, FunctionType):  # a function that cannot be found by its name
         return "<" in value.__qualname__
     return type(value).__module__.startswith(_SHOWN)
 
 
 def class_name(value: Any) -> str:
-    """Module and name of an object's class."""
+    """Return module and name of an object's class."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def layers_of(env: gym.Env) -> list[Any]:
-    """The wrappers from the outermost in, and the environment inside them; it ends at one that keeps its own state."""
+    """Return the wrappers from the outermost in, and the environment, up to a layer that keeps its own state."""
     layers: list[Any] = [env]
     while isinstance(env, gym.Wrapper) and not keeps_itself(env):
         env = env.env
@@ -366,19 +367,19 @@ def layers_of(env: gym.Env) -> list[Any]:
 
 
 def keeps_itself(layer: Any) -> bool:
-    """Does its class say `state_is_all = True`: its get_state() and set_state(state) are all there is to keep?"""
+    """Return True if its class has `state_is_all = True`: its get_state() and set_state(state) hold its whole state."""
     return getattr(type(layer), "state_is_all", False)
 
 
 def generators_of(layer: Any) -> tuple[str, ...]:
-    """The attributes that are random generators of NumPy's, `_np_random` first. It counts before it is made, too."""
+    """Return the attributes that are NumPy generators, `_np_random` first, which counts before it exists, too."""
     found = [name for name, value in layer.__dict__.items() if isinstance(value, np.random.Generator)]
     always = [] if isinstance(layer, gym.Wrapper) else ["_np_random"]
     return tuple(dict.fromkeys([*always, *sorted(found)]))
 
 
 def state_of_generator(generator: np.random.Generator) -> Any:
-    """A generator's state as plain data."""
+    """Return a generator's state as plain data."""
     state: Any = generator.bit_generator.state
     if state["bit_generator"] != PCG64:
         return encode(state)
@@ -387,7 +388,7 @@ def state_of_generator(generator: np.random.Generator) -> Any:
 
 
 def generator_in(generator: np.random.Generator | None, state: Any) -> np.random.Generator:
-    """The generator, in that state; a new one where it is not of the type that the state is of."""
+    """Return the generator in that state; a new one where it is of another type than the state."""
     if type(state) is tuple:
         number, inc, flag, half = state
         inner = {"state": number, "inc": inc}
@@ -409,7 +410,7 @@ def generator_in(generator: np.random.Generator | None, state: Any) -> np.random
 
 
 def encode(value: Any) -> Any:
-    """A value of a type that is not in PLAIN, as plain data. Raises what pickling raises."""
+    """Return a value of a type that is not in PLAIN as plain data. Raises what pickling raises."""
     if type(value) is np.ndarray:
         if value.dtype is _FLOAT64 and value.ndim == 1 and len(value) <= SHORT:
             return tuple(value.tolist())
@@ -419,7 +420,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """The value again; an array is a new one, that can be written."""
+    """Return the value again; an array is new and can be written."""
     if type(value) is tuple:
         return np.array(value, _FLOAT64)
     if len(value) == 1:

@@ -1,7 +1,7 @@
-"""Keeping an environment that cannot be taken apart: by the seed of its episode and the actions since.
+"""Keeps an environment that cannot be taken apart, by the seed of its episode and the actions since.
 
-Putting such a state back takes as long as playing the episode up to there, unless the environment already stands on
-the way to it: then only the rest is played. It needs an environment that does the same for the same seed and actions.
+Putting such a state back takes as long as playing the episode up to there, unless the environment already stands on the
+way to it. Then only the rest is played. The environment must do the same for the same seed and actions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Replayed(gym.Wrapper):
         self._actions: list[Any] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As the environment's. `seed` also seeds the resets without a seed that follow."""
+        """Reset the environment. `seed` also seeds the later resets that come without a seed."""
         if seed is not None:
             self._seeds = np.random.default_rng(seed)
         self._seed = int(self._seeds.integers(2**31)) if seed is None else seed
@@ -40,18 +40,18 @@ class Replayed(gym.Wrapper):
         return self.env.reset(seed=self._seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """As the environment's."""
+        """Step the environment."""
         if self._seed is None:
             raise StateError("a Replayed environment is stepped before its first reset")
         self._actions.append(copy.deepcopy(action))
         return self.env.step(action)
 
     def get_state(self) -> Any:
-        """The episode so far, picklable."""
+        """Return the episode so far, picklable."""
         return self._seeds.bit_generator.state, self._seed, self._options, list(self._actions)
 
     def set_state(self, state: Any) -> None:
-        """Play the episode again up to there."""
+        """Play the episode again up to a state."""
         generator, seed, options, actions = state
         self._seeds.bit_generator.state = generator
         done = len(self._actions)

@@ -1,23 +1,23 @@
-"""The states of simulators: of the Atari emulator, the part that it does not show included, and of MuJoCo.
+"""The states of simulators: of the Atari emulator, with the part that it does not show, and of MuJoCo.
 
 **ALE.** `cloneState` has the console and the counters, and with `include_rng` the emulator's own generator, which
-decides sticky actions and nothing else. It is 7 kB of the state's 14 and half of the time of putting it back, so it is
-left out where there are no sticky actions.
+decides sticky actions and nothing else. The generator is 7 kB of the state's 14 and half of the time of putting it
+back. Without sticky actions it is left out.
 
-What `cloneState` lacks is the action that would be repeated: with probability p a frame ignores its action and
-repeats the one before, and which one that was is nowhere to be read. So the emulator's `act` is listened to. Every act
-draws twice from the generator, a Mersenne Twister that the state shows as text, once for each player; from the
-generator's state at the last known moment and the actions since, the effective action follows exactly. Only where the
-next draw repeats does it matter (a share of p of the states); then the state names it, and to put it back the emulator
-is first led, from a moment whose next draw is known not to repeat, through a frame with that action.
+`cloneState` lacks the action that would be repeated. With probability p a frame ignores its action and repeats the one
+before, which cannot be read anywhere. So the emulator's calls of `act` are recorded. Every act draws twice from the
+generator, a Mersenne Twister that the state shows as text, once for each player. From the generator's state at the last
+known moment and the actions since, the effective action follows exactly. It matters only where the next draw repeats (a
+share of p of the states); then the state names it. To put such a state back, the emulator first goes to a moment whose
+next draw is known not to repeat, and plays a frame with that action.
 
-The screen is drawn from the next frame on: `render` straight after putting a state back shows what was seen before.
+The screen is drawn from the next frame on: `render` right after putting a state back shows the screen before it.
 
 **MuJoCo**, which only this file imports. The integration state (time, positions, velocities, controls, warm start)
-decides where the next `mj_step` goes. But environments also read derived arrays between two steps (the torso's position
-before a step, for the speed), and after `mj_step` those belong to the time *before* the last integration, so computing
-them anew would not give them back. So all arrays of `MjData` whose size the model decides are kept. Contacts are not:
-they are made by each step.
+decides where the next `mj_step` goes. But environments also read derived arrays between two steps, such as the torso's
+position before a step, for the speed. After `mj_step` those belong to the time *before* the last integration, so
+computing them anew would not give them back. So all arrays of `MjData` whose size the model decides are kept. Contacts
+are not: they are made by each step.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REMEMBERED = 64  # acts; that all of them are ignored (p ** 64) does not happen
 
 
 class Listening:
-    """An emulator that remembers what was done to it, with everything else as it is."""
+    """An emulator that records its actions, with everything else as it is."""
 
     def __init__(self, ale: Any) -> None:
         self._ale = ale
@@ -46,37 +46,37 @@ class Listening:
         self._act = ale.act
         self.base: tuple[bytes, tuple[Any, float]] | None = None  # (generator, effective action) at a known moment
         self.acts: deque[tuple[Any, float]] = deque(maxlen=REMEMBERED)  # the latest since then
-        self.count = 0  # how many there were
+        self.count = 0  # how many acts there were since then
         self.calm: Any = None  # a state whose next draw does not repeat
 
     def act(self, action: Any, strength: float = 1.0) -> Any:
-        """One frame."""
+        """Play one frame."""
         self.acts.append((action, strength))
         self.count += 1
         return self._act(action, strength)
 
     def reset_game(self) -> None:
-        """A new game; it begins with no action to repeat."""
+        """Begin a new game, which has no action to repeat."""
         self._ale.reset_game()
         self.know(generator_of(self._ale.cloneState(include_rng=True)), NOOP)
 
     def loadROM(self, path: Any) -> None:
-        """Another cartridge, and another generator: nothing is known until the game begins."""
+        """Load another cartridge, which begins another generator: nothing is known until the game begins."""
         self._ale.loadROM(path)
         self.base = self.calm = None
 
     def restoreState(self, state: Any) -> None:
-        """Put a state back; one that others put back says nothing of the last action."""
+        """Put a state back. A state that other code puts back does not hold the last action."""
         self._ale.restoreState(state)
         self.base = None
 
     def know(self, generator: bytes, action: tuple[Any, float]) -> None:
-        """Where the generator is now, and the action that would be repeated."""
+        """Note the generator's present state, and the action that would be repeated."""
         self.base, self.count = (generator, action), 0
         self.acts.clear()
 
     def effective(self, probability: float) -> tuple[Any, float]:
-        """The action that a frame would repeat now. Raises StateError when that cannot be known."""
+        """Return the action that a frame would repeat now. Raises StateError when that cannot be known."""
         if self.base is None:
             raise StateError(
                 "which action the emulator would repeat is not known (sticky actions): reset the environment once "
@@ -113,7 +113,7 @@ class AleState:
         return hasattr(layer.__dict__.get("ale"), "cloneState")
 
     def get(self) -> bytes | tuple[bytes, tuple[Any, float]]:
-        """The emulator's state as bytes; with it the action that is to be repeated next, where one is."""
+        """Return the emulator's state as bytes, with the action that is repeated next, if one is."""
         ale = self._layer.ale
         if not self._sticky():
             return ale.cloneState(include_rng=bool(self._randomness)).__getstate__()
@@ -124,12 +124,12 @@ class AleState:
         if following < self._probability:
             heeded = ale.base is not None and ale.acts and before is not None and before >= self._probability
             action = ale.acts[-1] if heeded else ale.effective(self._probability)
-        ale.know(text, action or NOOP)  # which one it is does not matter where the next draw does not repeat it
+        ale.know(text, action or NOOP)  # any action will do where the next draw does not repeat it
         data = state.__getstate__()
         return data if action is None else (data, (getattr(action[0], "value", action[0]), action[1]))
 
     def set(self, kept: bytes | tuple[bytes, tuple[Any, float]]) -> None:
-        """Put it back."""
+        """Put a state back."""
         data, action = (kept, None) if isinstance(kept, bytes) else kept
         ale = self._layer.ale
         if self._kind is None:
@@ -153,7 +153,7 @@ class AleState:
 
 
 def generator_of(state: Any) -> bytes:
-    """The text of the emulator's generator in one of its states: 624 words and a position."""
+    """Return the text of the emulator's generator in one of its states: 624 words and a position."""
     data = state.__getstate__()
     end = len(data) - TAIL
     start = data.rfind(b"\0", 0, end) + 1
@@ -164,7 +164,7 @@ def generator_of(state: Any) -> bytes:
 
 
 def twister(text: bytes) -> np.random.MT19937:
-    """NumPy's generator in the emulator's state: the same algorithm, so the same draws."""
+    """Return NumPy's generator in the emulator's state: the same algorithm, so the same draws."""
     words = np.array(text.split(), np.uint64)
     if len(words) != WORDS + 1:
         raise StateError(f"the emulator's generator has {len(words)} words, not {WORDS + 1}")
@@ -177,7 +177,7 @@ def twister(text: bytes) -> np.random.MT19937:
 
 
 def _around(text: bytes) -> tuple[float | None, float]:
-    """The draw that decided the last act (None: it is not there any more), and the one that will decide the next.
+    """Return the draw that decided the last act (None: it is gone), and the one that will decide the next.
 
     A Mersenne Twister's draws are its words, tempered; there are two to an act.
     """
@@ -189,7 +189,7 @@ def _around(text: bytes) -> tuple[float | None, float]:
 
 
 def _tempered(word: int) -> float:
-    """A word of the twister as the draw that it gives, in [0, 1) (Matsumoto and Nishimura, 1998)."""
+    """Return the draw in [0, 1) that a word of the twister gives (Matsumoto and Nishimura, 1998)."""
     word ^= word >> 11
     word ^= word << 7 & 0x9D2C5680
     word ^= word << 15 & 0xEFC60000
@@ -197,12 +197,12 @@ def _tempered(word: int) -> float:
 
 
 def _doubles(generator: np.random.MT19937, count: int) -> np.ndarray:
-    """The emulator's next draws, in [0, 1)."""
+    """Return the emulator's next draws, in [0, 1)."""
     return np.asarray(generator.random_raw(count)) / 2.0**32
 
 
 def _calm(ale: Any, probability: float) -> Any:
-    """A state whose next draw does not repeat; the emulator is left somewhere else."""
+    """Return a state whose next draw does not repeat; the emulator is left in another state."""
     while True:
         state = ale.cloneState(include_rng=True)
         if _doubles(twister(generator_of(state)), 1)[0] >= probability or probability >= 1:
@@ -225,7 +225,7 @@ class MujocoState:
         return type(layer.__dict__.get("data")).__name__ == "MjData" and "model" in layer.__dict__
 
     def get(self) -> np.ndarray:
-        """Integration state and derived arrays in one vector of float64 (whole numbers fit exactly)."""
+        """Return integration state and derived arrays in one vector of float64 (whole numbers fit exactly)."""
         model, data = self._layer.model, self._layer.data
         mujoco = self._know(model)
         vector = np.empty(self._size)
@@ -237,7 +237,7 @@ class MujocoState:
         return vector
 
     def set(self, vector: np.ndarray) -> None:
-        """Put it back."""
+        """Put a state back."""
         model, data = self._layer.model, self._layer.data
         mujoco = self._know(model)
         mujoco.mj_setState(model, data, vector[: self._core], self._spec)
@@ -247,14 +247,14 @@ class MujocoState:
             at += size
 
     def _know(self, model: Any) -> Any:
-        """See what there is to keep of a model. Returns the module."""
+        """Find the arrays of a model that must be kept. Returns the module mujoco."""
         import mujoco
 
         if self._model is model:
             return mujoco
         self._spec = mujoco.mjtState.mjSTATE_INTEGRATION
         self._core = mujoco.mj_stateSize(model, self._spec)
-        empty = mujoco.MjData(model)  # without contacts, so that only what the model sizes has a size
+        empty = mujoco.MjData(model)  # without contacts, so that only arrays whose size the model decides have a size
         self._derived = []
         for name in sorted(dir(empty)):
             value = getattr(empty, name) if not name.startswith("_") else None

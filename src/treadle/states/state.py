@@ -1,4 +1,4 @@
-"""A state: everything that decides what an environment does next, as a value."""
+"""A state, as a value: everything that decides what an environment does next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class EnvState:
     """The complete state of one environment at one moment. A value: it never changes, compares by content, pickles.
 
     Attributes:
-        kind: what it is a state of (id and wrappers); only environments of the same kind take it.
+        kind: the environment's id and wrappers; only environments of the same kind take the state.
         data: the state itself, opaque bytes.
     """
 
@@ -24,7 +24,7 @@ class EnvState:
         return len(self.data)
 
     def copy(self) -> EnvState:
-        """Itself: it cannot change."""
+        """Return the state itself, as it cannot change."""
         return self
 
     def __deepcopy__(self, memo: Any) -> EnvState:

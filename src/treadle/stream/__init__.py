@@ -1,1 +1,1 @@
-"""Streams: workers that are asked for more until there is enough."""
+"""Streams: workers are asked for more until there is enough."""

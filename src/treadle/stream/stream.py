@@ -1,4 +1,4 @@
-"""The loop of every stream: hear what workers have made, ask for more, hand out what was made.
+"""The loop of every stream: take what workers have made, ask for more, hand out results.
 
 Three parts decide, and the loop alone calls `Calls.poll`:
 
@@ -8,7 +8,7 @@ Three parts decide, and the loop alone calls `Calls.poll`:
 | courier | how a worker is asked, and how its answers are read | orders of indices; a row to each slot |
 | fate | what a death means | the indices again, elsewhere; the end of the run |
 
-How far a run is, told while it goes on: the same for collecting, evaluating and sampling.
+A `Watch` passes on the standing of a run while it goes on: the same for collecting, evaluating and sampling.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from treadle.pool.pool import Pool
 from treadle.progress import Standing, throttled
 from treadle.worker.worker import Worker
 
-Tell = Callable[[Standing], None] | None  # called with the standing of a run while it goes on; None: nobody looks
+Tell = Callable[[Standing], None] | None  # called with the standing of a run while it goes on; None: not called
 
-PATIENCE = 0.1  # seconds between two looks at workers that say nothing
+PATIENCE = 0.1  # seconds between two looks at workers that send nothing
 
 
 @dataclass
 class Tally:
-    """What a run has done so far."""
+    """The counts of a run so far."""
 
     steps: int = 0
     episodes: int = 0
@@ -42,19 +42,19 @@ class Tally:
 
 
 class Watch:
-    """Keeps a run's standing up to date and tells it, at most ten times a second, also between two episodes.
+    """Keeps a run's standing up to date and passes it on, at most ten times a second, also between two episodes.
 
-    Steps under way are counted by the looks of workers (`Line.looks`) since they were last heard of: a worker that
-    plays `rows` environments looks once for all of their steps. That is a little less than they have made, and exact
-    again with each result.
+    Steps under way are counted by the looks of workers (`Line.looks`) since their latest result. A worker that plays
+    `rows` environments looks once for all of their steps. That is a little less than they have made, and exact again
+    with each result.
 
     Args:
         now: where the run begins.
-        tell: called with `now`. None: nobody looks, and nothing is kept.
+        tell: called with `now`. None: it is not called, and nothing is kept.
         rows: environments a worker.
 
     Attributes:
-        wanted: does anybody look?
+        wanted: True if there is a `tell`.
     """
 
     def __init__(self, now: Standing, tell: Tell, rows: int = 1) -> None:
@@ -62,27 +62,27 @@ class Watch:
         self._at_last = tell
         self._tell = None if tell is None else throttled(tell)
         self.wanted = tell is not None
-        self._looks: dict[int, int] = {}  # worker -> its looks when it was last heard of
+        self._looks: dict[int, int] = {}  # worker -> its looks at its latest result
 
     def begin(self, pool: Pool) -> None:
-        """These workers are about to play."""
+        """Begin to watch these workers, which are about to play."""
         self._workers = pool.workers
         if self._tell is None:
             return
         for worker in self._workers:
             self._looks[worker.index] = worker.looks()
-            if worker.inline:  # while it plays nobody else runs
+            if worker.inline:  # while it plays, the caller's thread does nothing else
                 worker.looked = self.look
         self._tell(self.now)
 
     def patience(self, seconds: float | None) -> float | None:
-        """How long to wait for news: `seconds` (None: for ever), or less where somebody looks."""
+        """Return how long to wait for news: `seconds` (None: for ever), or less where there is a `tell`."""
         if self._tell is None:
             return seconds
         return PATIENCE if seconds is None else min(seconds, PATIENCE)
 
     def heard(self, worker: Worker, episodes: int, steps: int, returns: float) -> None:
-        """A worker has finished so many episodes, of so many steps and with such returns together."""
+        """Count the episodes that a worker has finished, with their steps and the sum of their returns."""
         if self._tell is None:
             return
         self._looks[worker.index] = worker.looks()
@@ -94,7 +94,7 @@ class Watch:
         now.return_sum += returns
 
     def look(self) -> None:
-        """See how far it is, and tell."""
+        """Count the steps under way, and call `tell`."""
         if self._tell is None:
             return
         looks = 0
@@ -106,7 +106,7 @@ class Watch:
         self._tell(self.now)
 
     def end(self) -> None:
-        """Nobody plays any more."""
+        """Stop watching, as the workers have stopped playing, and call `tell` for the last time."""
         if self._at_last is not None:
             for worker in self._workers:
                 if worker.inline:
@@ -120,49 +120,51 @@ MadeBy = TypeVar("MadeBy", covariant=True)
 
 
 class Source(Protocol):
-    """What is to be made. The loop asks for this alone; a courier asks more of its own source, as those of `sample` do
-    of `ByIndex`."""
+    """The items to be made.
+
+    The loop needs only this; a courier may need more of its own source, as those of `sample` need `ByIndex`.
+    """
 
     @property
     def done(self) -> bool:
-        """Is there enough?"""
+        """True once there is enough."""
 
 
 class Courier(Protocol[MadeBy]):
-    """How workers are asked."""
+    """Asks workers, and reads their answers."""
 
     def give(self, held: int) -> None:
         """Ask for what is wanted now. held: results that the caller has not had yet."""
 
     def answered(self, event: Done) -> Iterable[MadeBy]:
-        """What an answer brings; what a program raised is the fate's."""
+        """Return the results in an answer; the fate gets what a program raised."""
 
     def ready(self, worker: Worker) -> None:
-        """A worker was started in the place of another, or was added."""
+        """Note that a worker was started in the place of another, or was added."""
 
     def gone(self, event: Lost) -> None:
-        """A worker has failed; what it was asked for is the fate's."""
+        """Note that a worker has failed; the fate gets the items that it was asked for."""
 
     def patience(self) -> float | None:
-        """Seconds after which `give` may have something to do although nothing has happened; None: never."""
+        """Return the seconds after which `give` may have something to do without any event; None: never."""
 
 
 class Fate(Protocol):
-    """What failures mean."""
+    """Decides what failures mean."""
 
     @property
     def over(self) -> bool:
-        """Is a failure due that ends the stream?"""
+        """True if a failure is due that ends the stream."""
 
     def died(self, event: Lost) -> None:
-        """A worker has failed. Raises WorkerError where that ends the stream."""
+        """Note that a worker has failed. Raises WorkerError where that ends the stream."""
 
 
 class Stream(Generic[Made]):
-    """Iterate it for what is made, until the source is done or the fate says that it is over.
+    """Yields results until the source is done or the fate is over.
 
-    Everything that was heard is carried out before the first error of it is raised. Results are handed out after the
-    next requests have been sent, because the caller may take long over them.
+    All events that were taken are carried out before the first error among them is raised. Results are handed out after
+    the next requests have been sent, because the caller may take long over them.
     """
 
     def __init__(self, calls: Calls, source: Source, courier: Courier[Made], fate: Fate, watch: Watch) -> None:
@@ -174,7 +176,7 @@ class Stream(Generic[Made]):
             yield from self.turn()
 
     def turn(self, seconds: float | None = None) -> list[Made]:
-        """One round, in which news are awaited for so many seconds at most (None: until the courier has to act)."""
+        """Run one round and return its results. Waits at most `seconds` for events (None: until the courier acts)."""
         made = self.hear(seconds)
         self.watch.look()
         if not self.source.done:
@@ -182,7 +184,7 @@ class Stream(Generic[Made]):
         return made
 
     def hear(self, seconds: float | None = None) -> list[Made]:
-        """Wait for news as `turn` does, and take them."""
+        """Wait for events as `turn` does, and return their results."""
         patience = self.watch.patience(self.courier.patience())
         limits = [each for each in (seconds, patience) if each is not None]
         events: list[Event] = []
@@ -190,7 +192,7 @@ class Stream(Generic[Made]):
         return self._carry_out(events)
 
     def drain(self) -> None:
-        """Take all that is still awaited."""
+        """Take all answers that are still awaited."""
         events: list[Event] = []
         while self.calls and self.calls.poll(None, events.append):
             self._carry_out(events)
@@ -215,4 +217,4 @@ class Stream(Generic[Made]):
                 raise error
             return made
         finally:
-            del error  # its traceback knows this frame
+            del error  # its traceback refers to this frame
