@@ -393,6 +393,11 @@ def test_images_without_a_render_mode_are_told_of() -> None:
     envs.close()
 
 
+def test_a_misspelt_argument_of_make_vec_env_has_its_name_in_the_error() -> None:
+    with pytest.raises(TypeError, match=r"make_vec_env\(\) got an unexpected .* 'n_env'; did you mean n_envs=\?"):
+        make_vec_env("CartPole-v1", n_env=2)
+
+
 def test_the_arguments_of_make_vec_env_are_those_of_sb3(tmp_path: Path) -> None:
     made = make_vec_env(
         "CartPole-v1",

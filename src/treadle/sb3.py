@@ -271,10 +271,10 @@ def make_atari_env(*args: Any, **kwargs: Any) -> Any:
 
 
 def _on_ours(make: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    check_names(make, kwargs, signature(make).parameters)
     given = signature(make).bind(*args, **kwargs).arguments
     if given.get("vec_env_cls") is None:
-        env_id = given["env_id"]
-        if isinstance(env_id, str) and ":" not in env_id:
+        if isinstance(env_id := given["env_id"], str) and ":" not in env_id:
             with suppress(gym.error.Error):  # what it makes in workers has no nearest ids
                 spec_of(env_id)  # its package registers it here, and so in the workers
         given["vec_env_cls"] = VecEnv

@@ -387,7 +387,7 @@ def test_what_no_worker_can_begin_with(kind: Any, agents: Any, envs: Any, messag
     [
         (Coin(), 7, "Unknown environment update type: int"),
         (Coin(), [Walk(), b"CartPole-v1"], "Unknown environment update type: bytes"),
-        (7, Walk(), "a int is not an agent"),
+        (7, Walk(), "int is not an agent"),
         ([Coin(), Coin], Walk(), "Coin is a class, and an agent is an object"),
         ({"gain": np.ones(1)}, Walk(), "before there was an agent"),
     ],
@@ -417,7 +417,7 @@ def test_a_wrong_update_is_the_callers_own_mistake(kind: Any, on_failure: str) -
             sampler.obtain_samples(0, 10, None, env_update="Nope-v1")
         with pytest.raises(TypeError, match="returned a NoneType, not an environment"):
             sampler.obtain_samples(0, 10, None, env_update=NewEnvUpdate(lambda: None))
-        with pytest.raises(TypeError, match="a int is not an agent"):
+        with pytest.raises(TypeError, match="int is not an agent"):
             sampler.obtain_exact_episodes(1, 7)
         assert len(sampler.obtain_exact_episodes(1, Fixed([1]), env_update=Walk()).lengths) == 2  # nobody was lost
 

@@ -270,7 +270,7 @@ def test_parameters_go_to_the_agent(parameters: Any) -> None:
 
 
 def test_agents_that_lack_something_are_told() -> None:
-    with pytest.raises(TypeError, match="a int is not an agent"):
+    with pytest.raises(TypeError, match="int is not an agent"):
         made(DefaultWorker, 3, GridWorld())
     with pytest.raises(TypeError, match="has no set_param_values"):
         made(DefaultWorker, Coin(), GridWorld()).update_agent({})

@@ -77,7 +77,7 @@ def as_agent(agent: Any) -> Any:
     if callable(getattr(agent, "reset", None)):
         return agent  # a missing method raises when it is needed
     raise TypeError(
-        f"a {type(agent).__name__} is not an agent: it has neither get_action nor get_actions and cannot be called"
+        f"{type(agent).__name__} is not an agent: it has neither get_action nor get_actions and cannot be called"
     )
 
 
@@ -138,7 +138,7 @@ def askable(agent: Any) -> Any:
     if asker_of(agent) is not None or callable(getattr(agent, "initial_state", None)):
         return agent
     if not callable(getattr(agent, "get_action", None)):
-        raise UsageError(f"a {type(agent).__name__} is not an agent: it has neither get_action nor get_actions")
+        raise UsageError(f"{type(agent).__name__} is not an agent: it has neither get_action nor get_actions")
     return _RowByRow(agent)
 
 
