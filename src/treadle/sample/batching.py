@@ -1,13 +1,13 @@
-"""When to ask a policy that is asked in the caller, and with whom: the batch former.
+"""The batch former: when a policy in the caller is asked, and for which slots.
 
-Slots step in workers; whoever is ready waits for the policy. Asking for few at a time wastes what a call costs by
-itself; waiting for many wastes the slots that wait. `BatchFormer` decides by a size and a patience, which the user
-gives or which follow from what was measured: a call's fixed time, and the gap between two arrivals of ready slots.
+Slots step in workers; a ready slot waits for the policy. Small batches waste the fixed time of a call; large batches
+waste the time of the slots that wait. `BatchFormer` decides by a size and a patience. The user gives them, or they
+follow from measurements: a call's fixed time, and the gap between two arrivals of ready slots.
 
-The rule: one more row saves a call, and k rows that wait for it lose k gaps; so as many are waited for as arrive in a
-call's fixed time. Where there are more slots than workers can step, those that nobody would step anyway lose nothing.
-At most half of the slots are waited for: they step while the others are asked for. All are asked together only where
-all can be stepped in less than a call's fixed time: then one call for all is shorter than two for half of them.
+The rule: one more row saves a call, and k rows that wait for it lose k gaps. So a batch waits for as many rows as
+arrive in a call's fixed time. With more slots than workers can step, the slots that no worker would step lose nothing.
+A batch waits for at most half of the slots: these step while the policy acts for the others. All slots share one call
+only where all step in less than a call's fixed time: one call for all is then shorter than two for half of them.
 
 Pure: nothing here waits, sends or looks at a clock; moments are given, in seconds on any clock that does not go back.
 """
@@ -28,7 +28,7 @@ PATIENCE = 2.0  # times of a call: one that a row has missed, and as long again
 
 @dataclass(frozen=True)
 class Choice:
-    """A batch is asked when it has `size` rows, when nobody else can come, or `patience` seconds (inf: however long)
+    """A batch is asked when it has `size` rows, when no other row can come, or `patience` seconds (inf: no limit)
     after its first row arrived."""
 
     size: int
@@ -37,7 +37,7 @@ class Choice:
 
 @dataclass
 class Counts:
-    """What `BatchFormer.stats` tells of.
+    """The counts behind `BatchFormer.stats`.
 
     Attributes:
         batches: asked.
@@ -56,12 +56,14 @@ class Counts:
 
 @dataclass
 class BatchFormer:
-    """Args:
-    slots: how many there are.
-    workers: that step them.
-    size: rows to wait for; None: chosen.
-    patience: seconds that a ready slot is kept waiting for others; None: chosen.
-    most: rows that the policy takes at a time; None: as many as there are.
+    """Decides when the policy is asked, and for which slots.
+
+    Args:
+        slots: number of slots.
+        workers: number of workers that step them.
+        size: rows to wait for; None: chosen.
+        patience: seconds that a ready slot waits for others; None: chosen.
+        most: rows that the policy takes at a time; None: no limit.
     """
 
     slots: int
@@ -92,7 +94,7 @@ class BatchFormer:
         self._ready = deque(each for each in self._ready if each[0] not in left)
 
     def clear(self) -> None:
-        """Nobody waits any more."""
+        """Forget the slots that wait."""
         self._ready.clear()
         self._ended = None
 
@@ -117,15 +119,15 @@ class BatchFormer:
 
     @property
     def first(self) -> float | None:
-        """Since when the first of those that are ready has waited; None: nobody waits."""
+        """Return the moment from which the first ready slot has waited; None without one."""
         return self._ready[0][1] if self._ready else None
 
     # -- what follows ------------------------------------------------------------------------------------------------
 
     def take(self, now: float, coming: int) -> list[int]:
-        """The slots to ask the policy for now, those that have waited longest first; []: not yet.
+        """Return the slots to ask the policy for now, those that have waited longest first; []: not yet.
 
-        coming: how many slots are being stepped or reset, and will be ready without anybody's doing.
+        coming: number of slots that are being stepped or reset, and get ready by themselves.
         """
         ready, choice = self._ready, self.choice
         if not ready or (len(ready) < choice.size and coming > 0 and now - ready[0][1] < choice.patience):
@@ -156,8 +158,8 @@ class BatchFormer:
         return *fitted(self._asked), self.counts.rows
 
     def stats(self) -> dict[str, float]:
-        """What came of it: batches, mean rows of one, share of the time that the policy was at work, mean seconds that
-        a slot waited, and the size and patience in force (seconds; inf: no end)."""
+        """Return the statistics: batches, mean rows of a batch, share of the time that the policy was at work, mean
+        seconds that a slot waited, and the size and patience in force (seconds; inf: no limit)."""
         counts = self.counts
         total = counts.policy + counts.idle
         return {
@@ -173,8 +175,9 @@ class BatchFormer:
 
 
 def fitted(asked: Collection[tuple[int, float]]) -> tuple[float, float]:
-    """Seconds a call and seconds a row (neither below 0) of batches (rows, seconds), by least squares over the median
-    of each size: a batch that something else delayed says nothing of the policy."""
+    """Return seconds a call and seconds a row (neither below 0) of batches (rows, seconds).
+
+    They are least squares over the median of each size: a batch that another cause delayed does not count."""
     by_rows: dict[int, list[float]] = {}
     for rows, seconds in asked:
         by_rows.setdefault(rows, []).append(seconds)

@@ -32,16 +32,16 @@ def collect(
 ) -> Iterator[Episode]:
     """Play whole episodes in parallel and yield them.
 
-    Episode i is made from (seed, i) alone, so what is yielded is the same bytes in the same order for any number of
-    workers. Leaving the loop (or closing the generator) closes the workers.
+    (seed, i) alone decides episode i, so the episodes are the same bytes in the same order for any number of workers.
+    Leaving the loop (or closing the generator) closes the workers.
 
     Args:
         env, policy, run: which episodes, and how workers are run: see `treadle.sample.run.Run`.
-        ordered: yield in order of index; False: as they come.
+        ordered: yield in order of index; False: in order of arrival.
         log: called with (numbers, steps made), at most ten times a second and at the end (`docs/logging.md`).
-        progress: True: show on stderr how far it is: rich's bar on a terminal and, with ipywidgets, in a notebook; a
-            line every ten seconds elsewhere. None: only on a terminal, where rich is installed. Or a function that is
-            called with the run's `Standing`, at most ten times a second.
+        progress: True: show the progress on stderr. That is rich's bar on a terminal and, with ipywidgets, in a
+            notebook, and a line every ten seconds elsewhere. None: only on a terminal, where rich is installed. Or a
+            function that is called with the run's `Standing`, at most ten times a second.
 
     Raises:
         UsageError: contradictory arguments. Also StartupFailed, and CollectionFailed when an environment or policy

@@ -1,8 +1,8 @@
 """One run of whole episodes at work: the same bytes for any number of workers.
 
 A run is a stream of indices (`schedule.py`) to workers that play by themselves (`orders.py`), or whose policy is asked
-here (`rows.py`). What a worker's death costs is made again (`fate.py`); whether another worker takes its place is
-decided in `pool/calls.py`.
+here (`rows.py`). After a worker's death its episodes are made again (`fate.py`); `pool/calls.py` decides whether
+another worker takes its place.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ class Collection:
     """One run. Iterate it for (index, length, result) in order of arrival; then `shares()`, and `close()`.
 
     Args:
-        recipe: what is played.
+        recipe: how an episode is played.
         pool: the workers, which are closed with it.
-        source: which episodes.
-        courier: given all these and the fate, how workers are asked.
-        fate: given all these and the watch, what failures mean.
-        tell: None, or called with the `Standing` while it goes on.
+        source: the indices of the episodes.
+        courier: makes the courier, which asks the workers, from the arguments above and the fate.
+        fate: makes the fate, which decides on failures, from the arguments above and the watch.
+        tell: None, or called with the `Standing` of the run at work.
 
     Attributes:
         rows: the courier that asks the policy in the caller; None: workers ask by themselves.
@@ -140,7 +140,7 @@ class Collection:
         self.tally.speculative = len(schedule.issued) + len(schedule.speculative)
 
     def again(self, schedule: Schedule, root: int, watch: Watch) -> None:
-        """Another run of slots that are stepped from here: iterate once more. What is being played is given up."""
+        """Begin another run of slots that the caller steps: iterate once more. Episodes in play are given up."""
         assert self.rows is not None
         self.stream.drain()  # steps of environments: nobody waits for more than what each is at
         self.rows.forget()
@@ -180,7 +180,7 @@ class Collection:
         return str(verdict(found))
 
     def warn(self) -> None:
-        """Log what was not logged at once: remarks, failures; for faces that do not tell of them otherwise."""
+        """Log remarks and failures that were not logged at once, for faces that do not show them otherwise."""
         for text in self.notes():
             log.warning("%s", text)
         self.fate.failures.close(self.tally.restarts)
@@ -215,16 +215,15 @@ def run_here(
     """A run with workers of this machine.
 
     Args:
-        recipe: what is played: with the policy in the workers or, with `asking`, in the caller.
-        source: which episodes.
-        fate: what failures mean.
-        workers: how many; None: as many as cores, and of processes more where their environments wait; of threads,
-            which are for those, one an environment, or `ENVS_PER_WORKER` a core. No more than there are episodes to
-            make.
+        recipe: how an episode is played: with the policy in the workers or, with `asking`, in the caller.
+        source: the indices of the episodes.
+        fate: decides on failures.
+        workers: number of workers; None: as many processes as cores, and more where their environments wait. Threads,
+            which are for such environments: one an environment, or `ENVS_PER_WORKER` a core. At most one an episode.
         backend: "process", "serial" or "thread".
-        tell: None, or called with the `Standing` while it goes on.
-        options: of the fate (`OF_FATE`), and for the pool, with on_failure "restart" if nothing else is said. A worker
-            is replaced as often as that gets the run on; with max_restarts, as often as that in ten minutes. Under
+        tell: None, or called with the `Standing` of the run at work.
+        options: of the fate (`OF_FATE`), and for the pool, whose on_failure is "restart" by default. A worker is
+            replaced as often as that advances the run; with max_restarts, as often as that in ten minutes. Under
             "drop" it is not replaced, and the others go on.
     """
     kind: type[Orders] | type[Rows] = Orders if recipe.asking is None else Rows

@@ -1,7 +1,7 @@
-"""How a run was ended: the error, its cause in the words of one line, and what its episode can be played again from.
+"""The end of a run by a failure: the error, its cause in one line, and the recording to replay its episode from.
 
-Nothing has to be recorded for that while all goes well. When an environment raises, its worker tells the actions of
-that episode, which it has anyway; when a worker dies the policy is asked again.
+A run that goes well records nothing for that. When an environment raises, its worker sends the actions of that
+episode, which it has anyway. When a worker dies, a replay asks the policy again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def raised(error: WorkerError, root: int, finished: int) -> CollectionFailed:
 
 
 def _of_batches(error: WorkerError) -> str:
-    """What a policy is given, for code of the caller's own that fails at the first observations it sees."""
+    """Return a note on a policy's arguments, for code of the caller that fails at its first observations."""
     first = error.where.phase == "policy" and error.where.step == 1
     if not (first and getattr(error, "error_type", "") in _OF_SHAPE and user_frame(error.remote_traceback)):
         return ""
@@ -76,8 +76,8 @@ def _of_batches(error: WorkerError) -> str:
 def died(
     error: WorkerError, index: int | None, root: int, deaths: int, finished: int, *, fresh: bool = True
 ) -> CollectionFailed:
-    """The end of a run because workers died or were killed: `deaths` of them, `fresh` ones, on episode `index` (None:
-    nobody knows which)."""
+    """Return the error of a run that ended because workers died or were killed: `deaths` of them, `fresh` ones, on
+    episode `index` (None: it is unknown)."""
     at = error.where
     if index is None:
         where, reason = _seeded(at, root), reason_of(error)
@@ -100,7 +100,7 @@ def too_many(last: CollectionFailed, why: str, resumed: str) -> CollectionFailed
 
 
 def cause_of(error: WorkerError) -> Cause:
-    """What a failure is told together with others by."""
+    """Return the cause of a failure, by which failures are grouped."""
     if isinstance(error, CollectionFailed):
         return error.cause
     message = getattr(error, "error_message", "")
@@ -117,14 +117,14 @@ def cause_of(error: WorkerError) -> Cause:
 
 
 def crash_of(error: WorkerError, index: int) -> Any:
-    """In which line and step of episode `index` a fault's signal ended a worker; None: it did not, or nobody knows."""
+    """Return line and step of episode `index` where a fault's signal ended a worker; None: no such fault is known."""
     at, cause = error.where, cause_of(error)
     crashed = isinstance(error, WorkerDied) and error.signal and cause.file
     return (cause, at.phase, at.step) if crashed and at.episode == index and at.phase in SKIPPED else None
 
 
 def in_policy(error: WorkerError) -> bool:
-    """Was a worker asking its policy when it died or was killed? As far as its stack tells."""
+    """Return True if the stack shows that a worker was asking its policy when it died or was killed."""
     return isinstance(error, WorkerDied | WorkerTimeout) and f'"{_POLICIES}"' in error.stack
 
 
@@ -167,8 +167,8 @@ def _doing(where: Where) -> str:
 
 
 def reason_of(error: WorkerError, doing: str = "") -> str:
-    """What happened, in one line: the original's type and text and the line of the user's code that raised it, or how
-    the worker ended; `doing`: while it was at what."""
+    """Return the failure in one line: the exception's type and text and the line of the user's code that raised it, or
+    the end of the worker. `doing`: the worker's call at that moment."""
     if isinstance(error, WorkerTimeout):
         place = user_frame(error.stack)
         reason = f"no step came to its end for {error.elapsed:.1f} s (the limit is {error.limit:g} s){doing}"
@@ -212,11 +212,11 @@ def _frames(stack: str, innermost_first: bool | None = None) -> list[tuple[str, 
 
 
 class Failures:
-    """What has failed in a run. Each failure is logged, but of one cause at most one line in `APART` seconds.
+    """The failures of a run. Each is logged, but of one cause at most one line in `APART` seconds.
 
     Args:
         left_out: episodes that an earlier part of the run went on without.
-        note: called whenever there is one more.
+        note: called after each new failure.
 
     Attributes:
         left_out: episodes that the run goes on without, by index.
@@ -232,7 +232,7 @@ class Failures:
         return "; ".join(grouped(self.left_out.values())) or "none"
 
     def warn(self, what: str, error: WorkerError, text: str) -> None:
-        """A failure. `what`: lines of another kind about the same cause are told apart by it."""
+        """Log a failure. `what` separates lines of different kinds about one cause."""
         key, now = (what, cause_of(error)), monotonic()
         if now < self._due.get(key, 0.0):
             self._unsaid = True
@@ -241,7 +241,7 @@ class Failures:
         log.warning("%s", text)
 
     def leave_out(self, index: int, error: CollectionFailed) -> None:
-        """An episode is left out. What it can be replayed from is written already, as DIR/failures/NAME."""
+        """Note an episode that is left out. Its recording is already written, as DIR/failures/NAME."""
         at: Any = error.where
         path = getattr(error.repro, "path", None)
         repro = "/".join(path.parts[-2:]) if path else ""

@@ -1,8 +1,7 @@
-"""What becomes of episodes by index: what a slot tells is noted; one that fails is made again, left out, or the end of
-the run.
+"""The fate of episodes by index: results are noted; a failing episode is made again, left out, or ends the run.
 
-When an episode fails, those with lower indices that other workers are playing may end first (for `SETTLE` seconds at
-most), and the failure of the lowest index is raised: which episode is told of does not depend on who was faster.
+When an episode fails, episodes of lower indices that other workers are playing may end first (within `SETTLE` seconds).
+Then the failure of the lowest index is raised: the reported episode does not depend on the speed of workers.
 """
 
 from __future__ import annotations
@@ -45,21 +44,21 @@ class ByIndexFate:
     """The fate of a run's episodes, see `treadle.stream.stream`.
 
     Args:
-        recipe: what is played.
-        pool: the workers; the questions of its calls are answered here.
+        recipe: how an episode is played.
+        pool: the workers; this object answers the questions of its calls.
         source: of the indices.
-        watch: told of what is made.
-        skipping: what becomes of an episode that fails; None: it ends the run, and there is no other way.
-        failures: of the run; None: there were none before, and nobody looks at them.
+        watch: notified of each episode that is made.
+        skipping: how an episode that fails is treated; None: it ends the run.
+        failures: of the run; None: there were none before, and they are not read.
         keep: called with the repro of each episode that has failed; see `failed.py`.
 
     Attributes:
-        playing: asked of a worker that died: which episodes was it playing, and had it begun nothing else? The courier
-            says.
-        skips: is an episode that fails left out?
+        playing: given a worker that died, returns the episodes that it was playing, and True if it had begun nothing
+            else. The courier sets it.
+        skips: True if an episode that fails is left out.
         out: workers that get no more orders.
-        fresh: workers whose process has told of no result yet.
-        failure: the lowest index that has failed and why; None: none has.
+        fresh: workers whose process has sent no result yet.
+        failure: the lowest index that has failed and why; None without a failure.
         remarks: kind -> lowest index, text.
     """
 
@@ -100,8 +99,8 @@ class ByIndexFate:
     # -- workers -----------------------------------------------------------------------------------------------------
 
     def able(self) -> list[Worker]:
-        """Workers that may get orders: not those that have failed, nor those that are worn out, which are replaced as
-        soon as they have nothing more to do."""
+        """Return the workers that may get orders: those that have not failed and are not worn out. A worn worker is
+        replaced once it has no orders."""
         able = [each for each in self._calls.workers if each.state in life.ALIVE and each.index not in self.out]
         for worker in able if self._calls.wear.able and self.failure is None else ():
             idle = worker.state is life.State.IDLE and not self._source.dealt[worker.index]
@@ -117,7 +116,7 @@ class ByIndexFate:
     # -- what was made -----------------------------------------------------------------------------------------------
 
     def heard(self, worker: Worker, slot: int, told: Results) -> Results:
-        """Note what a slot has told; returns what the run did not have."""
+        """Note the results of a slot, and return those that the run did not have."""
         at, source, found = worker.index, self._source, Results()
         tally = source.tally
         if told:
@@ -159,7 +158,7 @@ class ByIndexFate:
                     self.raised(self.error(Raised.of(episode, "unpickle", episode=index), slot, worker), worker)
 
     def error(self, raised: Raised, slot: int, worker: Worker) -> CollectionFailed:
-        """What a slot's program raised."""
+        """Return the error of a slot's program."""
         source = self._source
         return failed.raised(failure.task_error(raised, worker.at(slot)), source.root, len(source.schedule.lengths))
 
@@ -167,11 +166,11 @@ class ByIndexFate:
 
     @property
     def over(self) -> bool:
-        """Has an episode failed, and are those before it over, too?"""
+        """Return True if an episode has failed and all before it are over."""
         return self.failure is not None and not (self._awaited(self.failure[0]) and time.monotonic() < self._deadline)
 
     def _awaited(self, first: int) -> bool:
-        """Does a worker that has not failed play an episode before this one?"""
+        """Return True if a worker that has not failed plays an episode before this one."""
         dealt = self._source.dealt.items()
         return any(index < first for worker, mine in dealt if worker not in self.out for index in mine)
 
@@ -232,7 +231,7 @@ class ByIndexFate:
             raise failed.too_many(error, f"{why}: {self.failures}", remedy(*so_far))
 
     def remark(self, index: int, remark: Remark) -> None:
-        """Something was seen at an episode; the lowest index of each kind is told of."""
+        """Note a remark on an episode; of each kind the one of the lowest index is reported."""
         known = self.remarks.get(remark.kind)
         if known is None or index < known[0]:
             self.remarks[remark.kind] = index, remark.text
@@ -248,8 +247,8 @@ class ByIndexFate:
     # -- deaths ------------------------------------------------------------------------------------------------------
 
     def blame(self, worker: Worker, error: WorkerError) -> bool:
-        """In which episodes was a worker that died, and did it die of one? What a worn one dies of may be its age: an
-        episode is guilty when it is the first that a worker plays."""
+        """Note the episodes of a worker that died, and return True if one of them was the cause. An episode is guilty
+        when it is the first that a worker plays: a worn worker may die of its age."""
         playing, alone = self.playing(worker, error)
         first = alone and worker.index in self.fresh and len(playing) == 1
         guilty = playing if first or self._calls.policy is RestartPolicy.DROP else []
@@ -304,11 +303,11 @@ class ByIndexFate:
 
 @dataclass(frozen=True)
 class Failed:
-    """What a node's own run has decided about an episode; a result of length 0.
+    """The decision of a node's own run about a failed episode; a result of length 0.
 
     Attributes:
         error, cause: why.
-        skip: is it left out? Else it ends the run.
+        skip: True if it is left out; False if it ends the run.
     """
 
     error: CollectionFailed
@@ -328,14 +327,14 @@ class Failed:
 
 
 class ToldFate(ByIndexFate):
-    """The fate of episodes on a node: what is decided of them is told to the caller, as results.
+    """The fate of episodes on a node, whose decisions go to the caller as results.
 
     Args:
         address: of the node.
         parts: of the fate.
 
     Attributes:
-        told: what was decided; whoever tells it takes it out.
+        told: decisions that are not sent yet; the sender takes them out.
     """
 
     opens = False

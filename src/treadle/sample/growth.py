@@ -1,16 +1,16 @@
-"""Watches how the workers of a run spend their time, and adds some: what `workers="auto"` decides while it goes on.
+"""Growth of a run: `workers="auto"` watches how workers spend their time, and adds workers.
 
 A run begins with a worker a core, which is right where environments compute. An environment that waits (for a server, a
-simulator elsewhere, a device) leaves its core idle, so the cores are enough for more workers: for as many as fill them,
-and for `DEMAND` times as many, as they do not take turns evenly.
+simulator elsewhere, a device) leaves its core idle. Then the cores have room for more workers: for as many as fill
+them, times `DEMAND`, as they do not take turns evenly.
 
-No workers are added where something else sets the pace: where the run fills the cores, where workers have nothing to do
-(a policy in the caller takes all the time), or where the caller is busy with the episodes that it got. Not many are
-added at a time, as only then it shows what they take; and only as many as there are where others fill the cores, as it
-may be what environments have started. None are added any more once some have brought nothing.
+No workers are added where another part sets the pace: the run fills the cores, workers have nothing to do (a policy in
+the caller takes all the time), or the caller is busy with its episodes. Few are added at a time, so that their cost
+shows. Where other programs fill the cores, at most as many as there are: environments may have started those programs.
+No more are added once an addition gained nothing.
 
-Workers take time to start. With W workers and so many seconds left, k of them end the run after left * W / k seconds
-and what starting the other k - W takes, so that k = W * sqrt(left / starting W) is best, and more only cost.
+Workers take time to start. With W workers and `left` seconds of work, k workers end the run after left * W / k seconds
+and the time to start k - W of them. So k = W * sqrt(left / starting W) is best.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ Work = Callable[[Worker], tuple[float, int]]
 
 
 class Clocks(NamedTuple):
-    """All at one moment, in seconds. used: of the cores in the mean; own: of the caller; workers: by number and process
-    (at work, on cores, in line for one, steps made)."""
+    """Clocks read at one moment, in seconds. used: of the cores, on average; own: of the caller; workers: by number and
+    process (at work, on cores, in line for a core, steps made)."""
 
     now: float
     used: float
@@ -60,12 +60,12 @@ class Growth:
     """Adds workers to a pool at work that has slots left for `later`.
 
     Args:
-        pool: whose.
-        work: of a worker: seconds in which it had something to do, and steps that it has made, both since some moment.
+        pool: the pool.
+        work: returns a worker's seconds with orders, and its steps, both since one moment.
 
     Attributes:
         due: when to look next (monotonic); inf: no more workers are added.
-        away: seconds that the caller was busy with something else since the last look; whoever knows adds them.
+        away: seconds that the caller spent outside the run since the last look; the caller's code adds them.
     """
 
     def __init__(self, pool: Pool, work: Work) -> None:
@@ -158,15 +158,14 @@ class Growth:
 
 
 class Load(NamedTuple):
-    """How a stretch of a run was spent.
+    """The use of a stretch of a run.
 
     Attributes:
-        workers: that played.
-        waits: which part of the time a worker, on average, had something to do and neither ran nor stood in line for a
-            core, 0 to 1.
-        own: which part of the cores workers and caller used, 0 to 1.
-        used: which part was in use, by whatever program, 0 to 1.
-        away: which part of the time the caller spent elsewhere than on this run, 0 to 1.
+        workers: number of workers that played.
+        waits: share of the time, 0 to 1, that an average worker had orders and neither ran nor waited for a core.
+        own: share of the cores that workers and caller used, 0 to 1.
+        used: share of the cores that all programs used, 0 to 1.
+        away: share of the time that the caller spent outside this run, 0 to 1.
     """
 
     workers: int
@@ -177,12 +176,12 @@ class Load(NamedTuple):
 
 
 def worth_having(load: Load, most: float, left: float = math.inf, starting: float = 0.0) -> int:
-    """How many workers there should be; never fewer than there are.
+    """Return the best number of workers, at least the present one.
 
     Args:
-        most: that there may be.
-        left: seconds that the run goes on with those that there are; inf: nobody knows, or for ever.
-        starting: seconds that starting as many workers as there are takes.
+        most: the largest number.
+        left: seconds that the run takes with the present workers; inf: unknown, or without end.
+        starting: seconds that it takes to start as many workers again.
     """
     have = load.workers
     if load.waits < WAITS or load.own > FULL or load.away > AWAY:

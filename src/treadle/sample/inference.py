@@ -29,15 +29,15 @@ ENVS_PER_WORKER = 8  # environments a worker plays for a policy in the caller, u
 def asking_of(
     policy: Any, given: Inference | str, num_envs: int | None, workers: int | str
 ) -> tuple[Asking | None, int | str, int]:
-    """How the policy is asked in the caller (None: it is asked in the workers), with how many workers, and about how
-    many environments each worker asks it.
+    """Return how the policy is asked in the caller (None: in the workers), the number of workers, and the environments
+    of each worker.
 
     Args:
         policy: as `collect` takes it.
-        given: where, "auto": by what the policy is (`asked_in_caller`).
+        given: where the policy is asked; "auto": `asked_in_caller` decides.
         num_envs: environments that are played at a time; None: one a worker, or `ENVS_PER_WORKER` for a policy in the
             caller.
-        workers: how many, or "auto".
+        workers: a number, or "auto".
 
     Raises:
         UsageError: contradictory arguments.
@@ -105,10 +105,10 @@ def _is_network(policy: Any) -> bool:
 
 
 def asked_in_caller(policy: Any) -> str | None:
-    """Why a policy is asked in the caller when nobody says where: by what it is alone, never by how fast or among how
-    many. None: it is asked in the workers.
+    """Return why "auto" asks a policy in the caller; None: it asks it in the workers.
 
-    A name ("file.py:attr") is read for `batched = True`, and nothing of it is run.
+    The policy's kind alone decides, not its speed and not the number of environments. The source behind a name
+    ("file.py:attr") is searched for `batched = True`, and not run.
     """
     if isinstance(policy, str):
         return "it says that it is batched" if _says_batched(policy) else None
@@ -158,7 +158,7 @@ def _listed(parameters: Callable[[], Any]) -> list[Any]:
 
 
 def _says_batched(reference: str) -> bool:
-    """Does the class or function of that name set `batched = True`, as far as its source says?"""
+    """Return True if the source of the class or function of that name sets `batched = True`."""
     name, _, attribute = reference.rpartition(":")
     if not name:
         return False

@@ -17,10 +17,10 @@ from treadle.program.policies import load_object, names_in
 
 @dataclass(frozen=True)
 class Named:
-    """Stands for the callable that "module:attribute" or "file.py:attribute" names; calling it calls that.
+    """Stands for the callable that "module:attribute" or "file.py:attribute" names, and calls it.
 
     Raises:
-        UsageError: on the call, when there is no such thing or it cannot be called.
+        UsageError: on the call, when the name does not exist or its object cannot be called.
     """
 
     reference: str
@@ -38,13 +38,13 @@ class Named:
 
 
 def env_of(env: Any) -> Any:
-    """What a name of an environment means: a registered id or "module:Id" stays text, "module:make_env" and
-    "file.py:make_env" become `Named`. What is no text is returned as it is.
+    """Return what a name of an environment stands for.
 
-    A name behind a colon that is an identifier is a function or class: registered ids end in "-v<number>" and are none.
+    A registered id or "module:Id" stays text; "module:make_env" and "file.py:make_env" become `Named`. Other objects
+    are returned unchanged. An identifier behind a colon is a function or class: registered ids end in "-v<number>".
 
     Raises:
-        UsageError: a file, and not what in it.
+        UsageError: the name is that of a file alone.
     """
     if not isinstance(env, str):
         return env
@@ -79,7 +79,7 @@ def file_and_name(env: str | EnvSpec | Callable[..., gym.Env]) -> str:
 
 
 def reference_of(thing: Any) -> Any:
-    """What says in a file of arguments which thing was meant: text. Callables are known by their name alone."""
+    """Return the text of an object in a file of arguments. Of a callable that is its name alone."""
     if thing is None or isinstance(thing, str):
         return thing
     if isinstance(thing, Named):

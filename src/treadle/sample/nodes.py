@@ -1,9 +1,8 @@
-"""Collecting on many nodes. Each has a pool of its own and makes the episodes of an order; here they come together.
+"""Collecting on many nodes. Each has a pool of its own and makes the episodes of its orders; the caller joins them.
 
-To whoever asks it a node is a worker that plays as many episodes at once as its pool has environments: an order ends as
-soon as all of its indices are with somebody, and what is being played goes on in the next one. Its pool decides about
-deaths and deadlines as everywhere; what it decides about an episode (it is left out, it ends the run) is told with the
-results.
+To the caller a node is a worker that plays as many episodes at once as its pool has environments. An order ends once
+all of its indices are with workers; episodes in play go on in the next order. The node's pool decides about deaths and
+deadlines as any pool does. Its decisions about episodes (left out, the end of the run) are sent with the results.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ def made_in(seconds: float, made: float, since: float, rows: int) -> float:
 
 
 def wanted(rows: int, mine: int, share: tuple[int, int], soon: float, left: float) -> int:
-    """How many indices a node is to get that plays `rows` episodes at once and has `mine`.
+    """Return how many indices a node gets that plays `rows` episodes at once and has `mine`.
 
-    For each of its environments: `share`: see `Schedule.share`; `soon`: episodes that it makes in `AHEAD_SECONDS`;
-    `left`: those that are still to be handed out. An order is of no more than half of `AHEAD_SECONDS`, but for what the
-    share says; and of `LEAST_SECONDS` as long as there is so much, or a node that is done waits for the next one.
+    For each of its environments: `share` is that of `Schedule.share`, `soon` the episodes that it makes in
+    `AHEAD_SECONDS`, `left` the episodes that are not handed out. An order is at most half of `AHEAD_SECONDS`, unless
+    the share is larger. It is at least `LEAST_SECONDS` while the run has so much, so that no node waits for its next.
     """
     size, ahead = share
     least = int(min(left, soon * LEAST_SECONDS / AHEAD_SECONDS))
@@ -74,11 +73,11 @@ class Nodes:
     """A courier of orders to nodes, see `treadle.stream.stream`.
 
     Args:
-        recipe: what they play.
+        recipe: how an episode is played.
         pool: of nodes.
         source: of the indices.
-        fate: what is told goes there. What kills a worker kills one of the node's own pool, which judges it; a node's
-            death is nobody's fault.
+        fate: gets the results. An episode that kills a worker kills one of a node's own pool, which judges it; no
+            episode is blamed for a node's death.
         seconds: how long the run goes on without a node.
     """
 
@@ -121,14 +120,14 @@ class Nodes:
         return most
 
     def answered(self, event: Done) -> Results:
-        """What nodes tell comes as workers tell it, with what they have decided."""
+        """Return the results of a node, in a worker's form, with its decisions."""
         extras = event.reply.extras
         if extras is not None and extras.infos:
             self._heard_from.setdefault(event.worker.index, monotonic())
         return self._orders.answered(event)
 
     def patience(self) -> float | None:
-        """While a node is awaited somebody looks for it now and then."""
+        """Return the seconds until the next look for a missing node; None without one."""
         patience = self._fate.patience()
         there = [each.placed for each in self._workers]
         if any(there):
@@ -172,7 +171,7 @@ def run_on_nodes(
 
 
 class FedSchedule(Schedule):
-    """Indices as they come. `more`: will there be others?"""
+    """Indices that orders add. `more`: True if others will follow."""
 
     more = False
 
@@ -184,7 +183,7 @@ class FedSchedule(Schedule):
 
     @property
     def fed(self) -> bool:
-        """Is there none to be taken?"""
+        """Return True if no index is left to take."""
         return not self._again
 
     def take(self) -> int | None:
@@ -196,7 +195,7 @@ class FedSchedule(Schedule):
     def share(
         self, workers: int, times: int = 1, shares: int = SHARES_LEFT, first: int = 1, ahead: float = AHEAD
     ) -> tuple[int, int]:
-        """As long as others follow, nothing is kept back for whoever is done early."""
+        """As of `Schedule`, but while others follow no index is kept back for a worker that ends early."""
         if not self.more:
             return super().share(workers, times, shares, first, ahead)
         size, _ = super().share(workers, times, 1, first)
@@ -233,13 +232,15 @@ class Fed(ByIndex):
 
 
 class NodeRollouts(Program):
-    """What makes whole episodes on a node: a run of its own that goes on from order to order, and tells what it has
-    decided instead of acting on it. A policy that is asked there is asked once for all environments.
+    """Makes whole episodes on a node: a run of its own that goes on from order to order.
+
+    It sends its decisions about episodes and does not act on them. A policy on the node is asked once for all of its
+    environments.
 
     Args:
-        recipe: what is played.
+        recipe: how an episode is played.
         root: the run's seed.
-        workers: of its pool; None: as many as it has CPUs there.
+        workers: of its pool; None: one for each of its CPUs.
         options: see `run_here`.
     """
 
@@ -280,7 +281,7 @@ class NodeRollouts(Program):
         return None
 
     def _turn(self, seconds: float | None) -> Results:
-        """Wait for what comes (None: do not), give out what there is, and tell of it and of what was decided."""
+        """Wait for results (None: do not wait), hand out indices, and return the results and decisions."""
         stream, results = self._run.stream, Results()
         try:
             if seconds is None:

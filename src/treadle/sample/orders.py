@@ -27,13 +27,13 @@ class Orders:
     """A courier of indices, see `treadle.stream.stream`. A worker has two or more orders, so it never waits.
 
     Args:
-        recipe: what workers play.
+        recipe: how an episode is played.
         pool: the workers.
         source: of the indices.
-        fate: what is told goes there.
+        fate: gets the results.
 
     Attributes:
-        wants: how many indices a worker has room for.
+        wants: the number of indices that a worker has room for.
     """
 
     def __init__(self, recipe: RolloutRecipe, pool: Pool, source: ByIndex, fate: ByIndexFate) -> None:
@@ -95,7 +95,7 @@ class Orders:
     # -- taking ------------------------------------------------------------------------------------------------------
 
     def answered(self, event: Done) -> Results:
-        """What the slots have told; what they raised is the fate's."""
+        """Return the results of the slots; exceptions go to the fate."""
         extras, worker = event.reply.extras, event.worker
         if extras is None:
             return []

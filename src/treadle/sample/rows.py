@@ -1,8 +1,8 @@
-"""The courier of slots that are stepped from here: workers play, and the policy is asked for whoever is ready together.
+"""The courier of slots whose policy is in the caller: workers step, and one call of the policy serves all ready slots.
 
-There are no groups of slots. A slot whose step has come waits for the policy; the batch former (`batching.py`) says
-when a batch is asked and with whom; while the policy thinks, the others step. A slot whose episode has ended begins the
-next index at once. What an episode is made of is the same as ever: its index, its seeds, its own generators and state.
+The slots have no fixed groups. A slot whose step has arrived waits for the policy. The batch former (`batching.py`)
+decides when the policy is asked, and for which slots; meanwhile the others step. A slot whose episode has ended begins
+the next index at once. The index, its seeds, its own generators and state decide an episode, as in workers.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Rows:
     """A courier of indices, see `treadle.stream.stream`.
 
     Args:
-        recipe: what is played; with `asking`.
+        recipe: how an episode is played; with `asking`.
         pool, source, fate: as of `Orders`.
 
     Attributes:
-        policy: is asked about rows; whoever closes the pool closes it, too.
-        acting: None, or called with (index, steps so far) of each episode for which the policy is about to be asked.
+        policy: gets the rows; it is closed with the pool.
+        acting: None, or called with (index, steps so far) of each episode before the policy is asked for it.
     """
 
     acting: Callable[[int, int], None] | None = None
@@ -350,7 +350,7 @@ class Rows:
         return [index] if index is not None else mine, len(mine) == 1
 
     def gone(self, event: Lost) -> None:
-        """Its slots play nothing and wait for nobody."""
+        """Note a worker's loss: its slots play nothing and do not wait."""
         worker = event.worker
         for tag in event.tags:
             self._coming -= len(tag) if type(tag) is tuple else 0

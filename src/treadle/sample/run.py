@@ -69,50 +69,51 @@ class StoredKeywords(RunKeywords, total=False):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Run:
-    """Whole episodes, made in parallel. Episode i is made from (seed, i) alone, so a run is the same bytes for any
-    number of workers. Made by `Run.of`. Two runs are equal whose `as_json` is, and a run has no hash.
+    """Whole episodes, made in parallel. (seed, i) alone decides episode i, so a run is the same bytes for any number of
+    workers. `Run.of` makes and checks a run. Runs are equal if their `as_json` is; a run has no hash.
 
     Attributes:
         env: a registered id, "module:Id", an EnvSpec, a callable that returns an environment, or "module:make_env" or
-            "file.py:make_env", which name one.
+            "file.py:make_env", which name such a callable.
         policy: None for random actions, or see `treadle.program.policies`.
-        deterministic: does a policy's `predict` give its best action? Else it draws.
-        episodes: how many. With neither this nor `steps` it goes on for ever.
-        steps: instead, the shortest prefix of episodes whose lengths add up to at least so many steps.
+        deterministic: True: a policy's `predict` gives its best action; False: it draws.
+        episodes: number of episodes. Without this and `steps` the run has no end.
+        steps: in its place: the fewest first episodes that have at least so many steps together.
         seed: the run's root seed.
-        workers: worker processes, or "auto": one a core, and more where environments wait (`docs/inference.md`); of
-            threads one an environment, or 8 a core. No more are started than there are episodes to make.
-        num_envs: environments that are played at a time, of each node where there are several. A policy in the workers
+        workers: worker processes, or "auto": one a core, and more where environments wait (`docs/inference.md`). Of
+            threads one an environment, or 8 a core. At most one worker an episode is started.
+        num_envs: environments that are played at a time, on each node where there are several. A policy in the workers
             sees batches of exactly `num_envs` / `workers` rows. None: one a worker, or 8 a worker for a policy in the
             caller.
-        inference: where the policy is asked: a `treadle.Inference`, or what its `where` is: "auto", "worker", "caller"
-            or "node".
+        inference: where the policy is asked: a `treadle.Inference`, or its `where` alone: "auto", "worker", "caller" or
+            "node".
         cluster: play on the nodes of a Ray cluster, each with a pool of workers of its own: a `treadle.Cluster`.
         max_episode_steps: cut longer episodes (truncated).
         env_kwargs: for `gymnasium.make`, or the callable.
         wrappers: applied to each environment, in order.
-        infos: keep step infos?
-        fresh_env: build a new environment for every episode (for those that carry something over).
-        reset_options: of episode i: `reset_options(i)`, or the i-th of a sequence (which begins again at its end): a
-            dict that the environment's reset gets as `options`, or None.
-        on_error: what an episode that fails leads to. "raise": it ends the run. "skip": it is left out, with a warning,
-            when it fails in its reset or step (after it was tried once more in a new environment), or costs three fresh
-            workers their lives or their time (what a dead worker had begun goes first to a fresh one, which plays each
-            by itself). What a policy or a constructor raises always ends the run.
-        max_skipped: with "skip": how many episodes may be left out, as a number or as a share (0.1) of them; None: 5 %,
-            and at least 3 as for every share. More of them, or all of the first ten, end the run.
-        keep: of a dataset, which episodes are stored: see `treadle.sample.keeping.Keep`. Others are counted.
-        kept: with `keep`: the first so many, by index, of the `episodes` that are tried at most. Without
-            `episodes` the run fails after 100 for each, and at least 1,000.
+        infos: True: step infos are kept.
+        fresh_env: build a new environment for every episode, for environments that carry state over.
+        reset_options: a function of i, or a sequence that begins again at its end. It gives the dict (or None) that the
+            reset of episode i takes as `options`.
+        on_error: about an episode that fails. "raise": it ends the run. "skip": it is left out, with a warning. An
+            episode fails when its reset or step raises, also in a second, new environment. It also fails when it kills
+            three fresh workers or exceeds `step_timeout` in them; the episodes of a dead worker go to a fresh one,
+            which plays each by itself. An exception of a policy or a constructor always ends the run.
+        max_skipped: with "skip": how many episodes may be left out, as a number or a share (0.1) of them. Every share
+            allows at least 3; None: 5 %. More of them, or ten from the first episode on, end the run.
+        keep: of a dataset: the rule of the episodes that are stored, see `treadle.sample.keeping.Keep`. Others are
+            counted.
+        kept: with `keep`: store the first so many by index, of at most `episodes` that are tried. Without `episodes`
+            the run fails after 100 for each, and at least 1,000.
         step_timeout: seconds for a step, a reset or an action of the policy. A worker process that takes longer is
-            killed, and its episode made again by another. None: no limit.
-        on_failure: what a worker's death leads to. "restart": it is replaced, as often as it takes, or as max_restarts
-            of `worker_options` says. "raise": the run ends. "drop": the other workers go on without it.
+            killed, and another makes its episode again. None: no limit.
+        on_failure: about a worker that dies. "restart": it is replaced, without limit or within max_restarts of
+            `worker_options`. "raise": the run ends. "drop": the other workers go on without it.
         worker_options: how workers are run: a `treadle.WorkerOptions`.
-        recipe: how a worker is set up for it.
-        skipping: what becomes of an episode that fails.
-        pool: how its pool is run, as far as that is said.
-        count: how many workers; None: that is decided when they start.
+        recipe: how a worker is set up for the run.
+        skipping: how an episode that fails is treated.
+        pool: options of its pool.
+        count: number of workers; None: it is decided at their start.
         rule: of `keep`.
     """
 
@@ -210,8 +211,8 @@ class Run:
         return self.as_json() == other.as_json() if isinstance(other, Run) else NotImplemented
 
     def as_json(self) -> dict[str, Any]:
-        """What decides its bytes, as `run.json` holds it and a run that is resumed is compared; objects by their names,
-        see `objects`."""
+        """Return all that decides its bytes, for `run.json` and the comparison of a resumed run. Objects are in it by
+        their names, see `objects`."""
         recipe = self.recipe
         found = {
             "env": reference_of(recipe.env.env),
@@ -239,7 +240,7 @@ class Run:
         return found
 
     def objects(self) -> dict[str, Any]:
-        """What of it `as_json` knows by name alone."""
+        """Return the objects that `as_json` holds by name alone."""
         made_of, given = self.recipe.env, self.reset_options
         found = {"env": made_of.env, "policy": self.policy, "wrappers": list(made_of.wrappers), "env_kwargs": None}
         try:

@@ -1,8 +1,8 @@
-"""Which episodes a run consists of, and who was asked for which: pure decisions, no processes.
+"""The indices of a run's episodes, and the workers that have them: pure decisions, no processes.
 
-Episodes have indices; episode i is made from (root seed, i) alone. `--episodes N` wants 0..N-1; `--steps N` wants the
-shortest prefix 0..k whose lengths add up to at least N, so that short episodes are not over-represented: an episode
-counts because of its index, never because it was ready first.
+(root seed, i) alone decides episode i. `--episodes N` means 0..N-1. `--steps N` means the shortest prefix 0..k whose
+lengths add up to at least N. An episode counts by its index, not by its time of arrival, so short episodes are not
+over-represented.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Schedule:
     """Hands out indices, and knows when the run is complete.
 
     Args:
-        episodes: how many; None when `steps` decides, or for ever.
+        episodes: number of episodes; None when `steps` decides, or without end.
         steps: at least so many steps in all.
         have: index -> length of episodes that exist already (a resumed run).
-        skipped: episodes that the run goes on without, as if there were no such indices.
+        skipped: episodes that the run goes on without, as if their indices did not exist.
         shard: (i, n): only the indices i, i + n, i + 2n, ... are made here, the others elsewhere.
-        first: the index that it begins with.
-        kept: the run ends with the episode that makes so many fit; None: all are.
-        unfit: those of `have` that are not.
+        first: the first index.
+        kept: the run ends with the episode that makes so many fit; None: all fit.
+        unfit: those of `have` that do not fit.
 
     Attributes:
         upcoming: the lowest index that has never been handed out.
@@ -111,19 +111,18 @@ class Schedule:
 
     @property
     def goes_on(self) -> bool:
-        """Are there indices still to be taken, as far as is known now?"""
+        """Return True if indices are left to take, as far as is known."""
         return self.to_hand_out(self.mean) > 0
 
     def share(
         self, workers: int, times: int = 1, shares: int = SHARES_LEFT, first: int = 1, ahead: float = AHEAD
     ) -> tuple[int, int]:
-        """(how many indices one of so many workers is asked for at a time, how many it may have besides those that it
-        plays).
+        """Return the size of a worker's order, and how many indices it may have besides those that it plays.
 
-        What takes few steps goes in larger orders. Towards the end they get smaller, and at last a worker gets nothing
-        before it has nothing: what waits behind a long episode could be played by another. `times`: how much larger
-        orders may be than those of a worker that is near. `shares`: that what is left is worth to each. `first`: of
-        both numbers, before anybody knows how long an episode is. `ahead`: the second number at most.
+        Short episodes go in larger orders. Towards the end orders get smaller, and at last only an idle worker gets
+        one: another worker could play an index that waits behind a long episode. `times`: factor on the orders of a
+        distant worker. `shares`: orders that the rest is divided into for each worker. `first`: both numbers before any
+        length is known. `ahead`: the largest second number.
         """
         mean = self.mean
         left = self.to_hand_out(mean) / (workers * shares)
@@ -190,21 +189,21 @@ class ByIndex:
     """A source of indices, see `treadle.stream.stream`.
 
     Args:
-        schedule: which episodes.
+        schedule: the indices.
         root: the run's seed.
-        room: asked before an index is handed out beyond `least`: may the caller take more results?
+        room: called before an index beyond `least` is handed out; returns True if the caller may take more results.
 
     Attributes:
         schedule, root: of the present run.
-        dealt: worker -> indices that it was asked for and has not told of, in the order in which it was asked.
-        given: worker -> how many its present process was asked for.
-        alone: worker -> what it plays first, each by itself.
-        workers: that play, or have; the courier says.
-        least: indices that are out however little room there is.
-        ahead: indices that a worker has, besides those that it plays, before anybody looks whether it has enough.
-        bounds: is there a bound to the results that the caller takes?
-        together: results that a worker may tell of at a time, and how long one waits for others.
-        tally: what was made.
+        dealt: worker -> indices that it has and has sent no result of, in the order in which they were dealt.
+        given: worker -> number of indices that its present process got.
+        alone: worker -> indices that it plays first, each by itself.
+        workers: number of workers that play, or have played; the courier sets it.
+        least: indices that are out even without room.
+        ahead: indices that a worker has, besides those that it plays, before its orders are counted.
+        bounds: True if the results that the caller takes have a bound.
+        together: results that a worker may send at a time, and the seconds that one waits for others.
+        tally: counts of the episodes that were made.
     """
 
     ahead: float = AHEAD
@@ -221,15 +220,15 @@ class ByIndex:
 
     @property
     def done(self) -> bool:
-        """Is all there?"""
+        """Return True if the run is complete."""
         return self.schedule.complete
 
     def begin(self) -> None:
-        """What is made counts from now on."""
+        """Begin to count episodes."""
         self._since, self._before = monotonic(), self.tally.episodes
 
     def again(self, schedule: Schedule, root: int) -> None:
-        """Another run begins, as others may: nobody was asked for anything."""
+        """Begin another run: no index is dealt."""
         self.schedule, self.root, self._last = schedule, root, False
         for mine in self.dealt.values():
             mine.clear()
@@ -248,7 +247,7 @@ class ByIndex:
         return self.schedule.to_hand_out(self.schedule.mean)
 
     def left(self) -> float:
-        """Seconds that it goes on with the workers that there are; inf: nobody knows, or there are further runs."""
+        """Return the seconds that the run takes with its workers; inf: unknown, or further runs follow."""
         made, left = self.tally.episodes - self._before, max(0.0, self.unmade) + len(self.schedule.issued)
         return left * (monotonic() - self._since) / made if made and self._last else math.inf
 
@@ -288,7 +287,7 @@ class ByIndex:
         self.schedule.lose(index)
 
     def finish(self, worker: int, index: int, length: int, fit: bool = True) -> bool:
-        """Note an episode that a worker has made; did the run want it?"""
+        """Note an episode of a worker; return True if the run wanted it."""
         del self.dealt[worker][index]
         wanted = self.schedule.finish(index, length, fit)
         if wanted:

@@ -1,4 +1,4 @@
-"""Scores of episodes: how good a policy is, and whether it is better than another one.
+"""Scores of episodes: the quality of a policy, and the difference of two.
 
 Episode i of two policies starts from the same seed, so their returns are compared in pairs, which takes the luck of the
 start out of the difference.
@@ -35,16 +35,16 @@ _BOOTSTRAP = 4  # the first number of the seed path of bootstraps
 
 @dataclass(frozen=True)
 class Score:
-    """What came of one episode.
+    """The score of one episode.
 
     Attributes:
-        index: which episode of the run.
-        seed: what the environment's reset was given.
+        index: of the episode in the run.
+        seed: of the environment's reset.
         total_reward: undiscounted return.
         length: steps.
-        terminated: did its last step terminate it?
-        truncated: did its last step cut it?
-        success: did its last info say so? None: it said nothing.
+        terminated: True if its last step terminated it.
+        truncated: True if its last step cut it.
+        success: as its last info says; None: the info says nothing.
     """
 
     index: int
@@ -69,11 +69,11 @@ class Score:
 
 @dataclass(frozen=True)
 class ScoreRemark:
-    """What a reader of an evaluation should know.
+    """A remark for the reader of an evaluation.
 
     Attributes:
         text: one sentence.
-        episodes: indices of those that it is about.
+        episodes: indices of its episodes.
     """
 
     text: str
@@ -185,16 +185,16 @@ class Comparison:
 
 
 def score_of(episode: Episode, success: bool | None = None) -> Score:
-    """What came of an episode."""
+    """Return the score of an episode."""
     end = bool(episode.terminated[-1]), bool(episode.truncated[-1])
     return Score(episode.index, episode.seed, episode.total_reward, len(episode), *end, success)
 
 
 def about_of(episode: Episode, success_keys: Sequence[str]) -> dict[str, Any]:
-    """What remarks on an episode are made of, as JSON has it. To be asked where it was made.
+    """Return an episode's facts for remarks, as JSON. Call it in the process that made the episode.
 
-    "seconds" that it took; "solved", where it was a success at its reset; "still", where its action was one and the
-    same: a digest of that.
+    "seconds": its duration. "solved": it was a success at its reset. "still": a digest of its action, where all its
+    actions are the same.
     """
     about: dict[str, Any] = {"seconds": round(episode.seconds, 6)}
     if success_of(episode.first_info, success_keys):
@@ -267,8 +267,8 @@ def evaluation_of(policy: str, scores: list[Score], seed: int) -> Evaluation:
 
 
 def success_rate(said: Sequence[bool | None]) -> tuple[float, float, float] | None:
-    """The share of episodes that were successes, and Wilson's interval of it; None when none says. One that says
-    nothing (None) where others do is no success."""
+    """Return the share of successes and its Wilson interval; None when no episode says. An episode that says nothing
+    (None) where others do is not a success."""
     if all(each is None for each in said):
         return None
     successes = sum(each is True for each in said)

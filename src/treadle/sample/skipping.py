@@ -1,8 +1,8 @@
-"""Which failing episodes a run goes on without, how many, and how they are told: pure decisions, no processes.
+"""The failing episodes that a run goes on without, their number and their report: pure decisions, no processes.
 
-An episode is left out by its index, never for another reason than its own failure in a reset or step: leaving out what
-is slow, or what a worn environment fails in, would favour some episodes over others. So what raises is tried once more
-in a new environment, and what costs a worker its life is given to fresh ones, as the first that they play.
+An episode is left out by its index, and for its own failure in a reset or step alone. To leave out slow episodes, or
+failures of a worn environment, would favour some episodes over others. So an episode that raises is tried once more in
+a new environment, and one that kills a worker goes to fresh workers, as the first that they play.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HINT = 'on_error="skip" (--on-error skip) leaves such an episode out'
 
 @dataclass(frozen=True)
 class Cause:
-    """What an episode or a worker failed of. Failures whose kind, file and line are equal have one cause.
+    """The cause of an episode's or worker's failure. Failures of equal kind, file and line have one cause.
 
     Attributes:
         kind: the type of an exception, such as "KeyError"; of a death the signal, such as "SIGSEGV", or "exit code 3";
@@ -51,12 +51,12 @@ class Skipped:
     """An episode that a run went on without.
 
     Attributes:
-        index: which episode of the run.
-        seed: what its reset was given.
+        index: of the episode in the run.
+        seed: of its reset.
         cause: in one line, such as "ValueError: boom (env.py:12)".
-        kind, message, file, line: see `Cause`; "" and None in what an older version has written.
-        step: in which step, from 1; None: in its reset, or nobody knows.
-        repro: the file that it can be replayed from, of a stored run below the run's directory; "": there is none.
+        kind, message, file, line: see `Cause`; "" and None in files of an older version.
+        step: of the failure, from 1; None: in its reset, or unknown.
+        repro: the file to replay it from, of a stored run below the run's directory; "": there is no such file.
     """
 
     index: int
@@ -76,7 +76,7 @@ def named(episodes: Sequence[int]) -> str:
 
 
 def by_cause(skipped: Iterable[Skipped]) -> list[tuple[Cause, list[Skipped]]]:
-    """Those of each cause by index, the most frequent cause first. A message that they do not share is not told."""
+    """Return the episodes of each cause by index, the most frequent cause first. Messages that differ are left out."""
     groups: dict[Cause, list[Skipped]] = {}
     for each in sorted(skipped, key=lambda each: each.index):
         groups.setdefault(Cause(each.kind or each.cause, each.file, each.line, each.message), []).append(each)
@@ -96,15 +96,15 @@ def grouped(skipped: Iterable[Skipped]) -> list[str]:
 
 @dataclass(frozen=True)
 class Skipping:
-    """What becomes of an episode that fails.
+    """The treatment of episodes that fail.
 
     Attributes:
-        skip: is it left out? Else the run ends.
+        skip: True: it is left out; False: the run ends.
         most: how many may be left out: a number, or as a float above 0 and below 1 a share, which always allows
             `LEAST`.
-        deaths: so many fresh workers that an episode costs say that it has failed. So does one fewer (but no fewer than
-            two) that crashed in the same line of the same step, a fresh one the last of them: seed and actions were the
-            same, so the next would crash there, too.
+        deaths: an episode that kills so many fresh workers has failed. One fewer (at least two) suffices where they
+            crashed in the same line of the same step, a fresh one the last: seed and actions were the same, so the next
+            would crash there, too.
     """
 
     skip: bool
@@ -127,11 +127,11 @@ class Skipping:
         return cls(on_error == "skip", SHARE if max_skipped is None else max_skipped, DEATHS)
 
     def hopeless(self, deaths: Sequence[tuple[bool, Any]]) -> int:
-        """How many of these deaths say that an episode has failed; 0: it is tried again.
+        """Return how many of these deaths prove that an episode has failed; 0: it is tried again.
 
         Args:
-            deaths: of the workers that played it, the last one's a fresh worker's: was it fresh, and where it crashed;
-                None: it did not, or nobody knows.
+            deaths: of the workers that played it, a fresh worker's last: True if it was fresh, and the place of its
+                crash; None: without one, or unknown.
         """
         fresh = sum(first for first, _ in deaths)
         alike = sum(at is not None and at == deaths[-1][1] for _, at in deaths)
@@ -156,8 +156,8 @@ class Skipping:
 
 
 def remedy(skipped: Collection[int], episodes: int | None, made: int) -> str:
-    """The option with which a run that `Skipping.too_many` has ended goes on (with --resume): it allows the share that
-    has failed so far, of all episodes. Arguments: as there."""
+    """Return the option that continues (with --resume) a run that `Skipping.too_many` has ended. It allows the share
+    that has failed so far, of all episodes. Arguments: as there."""
     if _all_of_the_first(skipped, episodes):
         return "--retry-skipped"
     count = len(skipped)
