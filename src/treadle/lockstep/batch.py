@@ -1,4 +1,4 @@
-"""Batches: what a lockstep schedule hands out, put together from a block of the arena and from what came by message."""
+"""Batches of a lockstep schedule, put together from a block of the arena and from what came by message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ByMessage = dict[int, dict[int, Any]]  # leaf -> slot -> the part of its action 
 class News(Flag):
     """The engine's own entries about a slot, in a pool that goes on after a worker's death.
 
-    It stands beside the programs' infos, never in them: "dropped" is a word that a program may use for its own things.
+    They stand beside the programs' infos, never in them, as a program may use "dropped" as a key of its own.
     """
 
     ABORTED = auto()  # the worker died: its episode is cut
@@ -29,7 +29,7 @@ class News(Flag):
     DROPPED = auto()  # the slot is out of use from now on
 
 
-NO_NEWS: Mapping[int, News] = {}  # nobody writes to it (a read-only proxy cannot be pickled, and errors hold batches)
+NO_NEWS: Mapping[int, News] = {}  # never written to (a read-only proxy cannot be pickled, and errors hold batches)
 
 
 class Batch(NamedTuple):
@@ -39,9 +39,9 @@ class Batch(NamedTuple):
         observations: tree of [n, ...] arrays (a leaf without a fixed shape is a list of n values).
         rewards: float64[n].
         terminated, truncated: bool[n].
-        infos: slot -> info, in slot order, only where there is something in it.
+        infos: slot -> info, in slot order, without empty infos.
         finals: slot -> (final observation, final info) of slots that moved on within this step.
-        news: slot -> what the pool itself tells, only where there is something to tell.
+        news: slot -> the pool's own news, only for slots that have any.
     """
 
     observations: Any
@@ -58,11 +58,11 @@ class Batches:
 
     Args:
         n: slots.
-        remember: keep the last batch, so that rows of it can be shown again (`keep_row`, `keep_final`).
+        remember: keep the latest batch, so that rows of it can be shown again (`keep_row`, `keep_final`).
 
     Attributes:
-        block: where the last batch lies; -1 before the first.
-        hand_out: a block's arrays, the caller's to keep.
+        block: where the latest batch lies; -1 before the first.
+        hand_out: returns a block's arrays, the caller's to keep.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Batches:
     ) -> None:
         self._rings, self._standing, self.observations = memory.rings, memory.standing, memory.observations
         self._n, self.block = n, -1
-        self._last: list[np.ndarray] = []  # holding it keeps its block from being written
+        self._last: list[np.ndarray] = []  # while it is held its block is not written
         self.hand_out: Callable[[int], list[np.ndarray]] = self._hand_out_and_keep if remember else self._standing.row
-        self._lost: set[int] = set()  # slots whose rows in the last batch are nothing
+        self._lost: set[int] = set()  # slots whose rows in the latest batch are empty
         self._last_loose: dict[int, list[Any]] = {}
 
     @property
     def valid(self) -> np.ndarray:
-        """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed)."""
+        """bool[n] of the latest batch, `partial` included: False on rows that are not transitions (reset, failed)."""
         ring = self._rings.of(self.block)
         valid = ring.array(ring.fields.valid, self.block).copy()
         valid[list(self._lost)] = False
@@ -97,9 +97,10 @@ class Batches:
         ended: bool = True,
         news: Mapping[int, News] = NO_NEWS,
     ) -> Batch:
-        """The batch in a block. Rows of `lost` slots, and of those that raised, are zero, empty and not valid.
+        """Return the batch in a block. Rows of `lost` slots, and of those that raised, are zero, empty and not valid.
 
-        `copy`: hand out copies, because somebody may still write in the block. `ended`: may an episode have ended?
+        `copy`: hand out copies, because a late worker may still write to the block. `ended`: False if no episode can
+        have ended.
         """
         self.block = block
         self._lost = set(lost)
@@ -128,18 +129,18 @@ class Batches:
         return Batch(observations, arrays[-3], arrays[-2], arrays[-1], joined(infos), whole, news)
 
     def begin_from(self, last: list[np.ndarray]) -> None:
-        """The last batch is in these arrays [n, ...] of its own, which `saw` writes."""
+        """Take these arrays [n, ...], which `saw` writes, as the latest batch."""
         self._last = last
 
     def saw(self, slots: Sequence[int], leaves: Sequence[Any], loose: dict[int, list[Any]]) -> None:
-        """Somebody was handed these rows one by one: arrays [m, ...] of the fixed leaves are among `leaves`."""
+        """Note rows that the caller got one by one: arrays [m, ...] of the fixed leaves are among `leaves`."""
         fixed = (leaf for leaf, about in zip(leaves, self.observations.leaves, strict=True) if about.fixed)
         for last, rows in zip(self._last, fixed, strict=True):
             last[slots] = rows
         self._last_loose.update(loose)
 
     def tree(self, arrays: list[np.ndarray]) -> Any:
-        """The observation tree of handed-out arrays; loose leaves are lists of n values."""
+        """Return the observation tree of handed-out arrays; loose leaves are lists of n values."""
         fixed, places = iter(arrays), self.observations.loose
         return self.observations.unflatten(
             [
@@ -149,7 +150,7 @@ class Batches:
         )
 
     def finals(self, block: int, arrays: list[np.ndarray], told: dict[int, Any]) -> dict[int, Any]:
-        """The terminal observations and infos of slots that moved on; `told` has what did not fit their rows."""
+        """Return the terminal observations and infos of slots that moved on; `told` has what did not fit their rows."""
         views = self._rings.of(block).finals
         if not views:
             return {}
@@ -160,17 +161,17 @@ class Batches:
         return found
 
     def keep_row(self, block: int, slot: int) -> None:
-        """Show a slot's row of the last batch again, as the caller has left it."""
+        """Show a slot's row of the latest batch again, as the caller has left it."""
         self._copy_last(self._rings.of(block).observations(block), slot)
 
     def keep_final(self, block: int, slot: int) -> dict[int, Any] | None:
-        """Make a slot's row of the last batch its terminal observation; returns the leaves without a fixed shape."""
+        """Make a slot's row of the latest batch its terminal observation; return the leaves without a fixed shape."""
         self._copy_last(self._rings.of(block).finals, slot)
         loose = self.observations.loose
         return dict(zip(loose, self._last_loose.get(slot, [None] * len(loose)))) or None
 
     def mark_cut(self, block: int, slot: int) -> None:
-        """A row that is no transition and ends its episode: reward 0, truncated."""
+        """Make a slot's row one that is not a transition and ends its episode: reward 0, truncated."""
         for array, value in zip(self._rings.of(block).ends(block), (0.0, 0, 1, 0), strict=True):
             array[slot] = value
 
@@ -184,7 +185,7 @@ class Batches:
         return arrays
 
     def carry_over(self, block: int, chosen: set[int]) -> None:
-        """Rows that are not reset keep their last observation."""
+        """Copy the last observations to the rows of slots that are not reset."""
         if self.block < 0 or len(chosen) == self._n:
             return
         keep = [slot for slot in range(self._n) if slot not in chosen]
@@ -199,7 +200,7 @@ class Batches:
 def final_observation(
     layout: Layout, rows: Sequence[np.ndarray | None], slot: int, untold: dict[int, Any] | None
 ) -> Any:
-    """A slot's terminal observation, from arrays [n, ...] of its leaves and what they do not tell."""
+    """Return a slot's terminal observation, from arrays [n, ...] of its leaves and the values that they lack."""
     if len(rows) == 1 and not untold and rows[0] is not None:
         return layout.unflatten([rows[0][slot].copy()])
     values = [None if array is None else array[slot].copy() for array in rows]
@@ -211,20 +212,20 @@ def final_observation(
 class SlotRows:
     """Rows for requests about slots one by one: partial batches, which take the slots that have answered.
 
-    Results lie in one block of the arena that is kept for this, a row per slot: a slot's row cannot change before its
+    Results lie in one block of the arena that is kept for this, a row per slot. A slot's row cannot change before its
     next request. Values without a fixed shape come with the answers and are kept here until they are read.
 
     Args:
         memory: the pool's rows.
         by_slot: the pool's workers.
         cast: as of `Layout.batch_writer`.
-        remember: keep what of each slot was read last, so that it can be shown again: see `batches`.
+        remember: keep each slot's latest row that was read, so that it can be shown again: see `batches`.
 
     Attributes:
         block: this object's alone from now on.
-        ring: where that is.
+        ring: where the block is.
         ends: rewards, terminated, truncated and valid of the block.
-        batches: shows rows again, and marks those that are cut, after a worker's death.
+        batches: after a worker's death, shows rows again and marks those that are cut.
     """
 
     def __init__(
@@ -246,7 +247,7 @@ class SlotRows:
         self.ends = ring.ends(self.block)
 
     def clear(self, slots: Iterable[int]) -> None:
-        """Their rows are nothing: zeros, and not valid."""
+        """Make the rows of these slots zeros, and not valid."""
         for slot in slots:
             for array in (*self._rows, *self.ends):
                 if array is not None:
@@ -254,8 +255,10 @@ class SlotRows:
             self._loose[slot] = [None] * len(self._observations.loose)
 
     def write(self, actions: Any, slots: Sequence[int]) -> ByMessage:
-        """Check an action for each of the slots and write them; returns what goes by message. Raises Mismatch, about a
-        row of the batch, and then nothing was written."""
+        """Check an action for each of the slots and write them; return those that go by message.
+
+        Raises Mismatch, about a row of the batch; then nothing was written.
+        """
         found = self._writers.get(len(slots))
         if found is None:
             count = len(slots)
@@ -269,7 +272,7 @@ class SlotRows:
         return {leaf: dict(zip(slots, values, strict=True)) for leaf, values in (mailed or {}).items()}
 
     def by_worker(self, slots: Iterable[int]) -> Iterator[tuple[Worker, list[int]]]:
-        """Whose they are."""
+        """Return each worker of these slots, with its slots among them."""
         found: dict[int, list[int]] = {}
         for slot in slots:
             found.setdefault(self._by_slot[slot].index, []).append(slot)
@@ -277,18 +280,18 @@ class SlotRows:
 
     @staticmethod
     def step_payload(worker: Worker, group: list[int], mailed: ByMessage) -> Any:
-        """Of the request that steps these of the worker's slots."""
+        """Return the payload of the request that steps these of the worker's slots."""
         if mailed:
             mine = {leaf: [by[s] if s in group else None for s in worker.slots] for leaf, by in mailed.items()}
             return group, mine
         return Chosen.one(group[0]) if len(group) == 1 else (group, None)
 
     def heard(self, extras: Extras) -> None:
-        """Keep what an answer says of observations beyond their rows."""
+        """Keep the observation leaves of an answer that are not in its rows."""
         self._loose.update(extras.loose)
 
     def read(self, slots: Sequence[int]) -> Any:
-        """The observations of these slots, a tree of [m, ...]; copies."""
+        """Return the observations of these slots, a tree of [m, ...]; copies."""
         places = self._observations.loose
         values = [
             [self._loose[slot][places.index(i)] for slot in slots] if array is None else array[slots]

@@ -1,13 +1,13 @@
 """A history of slots that step in lockstep, since their last seeded reset, so that a failure can be replayed.
 
-The caller writes it, so it outlives the workers. A step costs two copies of some bytes when it has been made: the
-actions, from where they were written for the workers, and the rewards and flags of its block, which lie side by side.
-(Slices of memoryviews: 60 ns each, where assigning to a row of an array takes 100 to 700.) Which episode a slot is in
-need not be written: who plays it again from its reset sees the episodes end by themselves.
+The caller writes it, so it outlives the workers. A step costs two copies of some bytes when it has been made. One is of
+the actions, from where they were written for the workers. The other is of the rewards and flags of its block, which lie
+side by side. (Slices of memoryviews take 60 ns each, where assigning to a row of an array takes 100 to 700.) The
+episode that a slot is in need not be written: a replay from its reset sees the episodes end by themselves.
 
 It lies in chunks of about a megabyte, actions that went by message and resets included. When all of them are
-`MOST_BYTES` the oldest is written over; what was reset before it can no longer be replayed from its beginning, and a
-repro says so.
+`MOST_BYTES` the oldest is written over. A slot that was reset before it can no longer be replayed from its beginning,
+and its repro says so.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from treadle.worker.worker import Order
 
 CHUNK_BYTES, MOST_BYTES = 1 << 20, 16 << 20
 FEWEST, MOST = 16, 4096  # steps of a chunk
-UNSEEN = -1  # the check sum of what was not looked at: observations of slots that are not stepped in lockstep
-RESET_BYTES, MAILED_BYTES = 200, 100  # that one takes, beside its options or actions
-DEEPEST = 8  # levels of what is weighed
+UNSEEN = -1  # the check sum of an observation that was not summed: of slots that are not stepped in lockstep
+RESET_BYTES, MAILED_BYTES = 200, 100  # bytes that one takes, beside its options or actions
+DEEPEST = 8  # levels of containers whose bytes are counted
 
 
 @dataclass(slots=True)
 class Reset:
-    """A slot's reset before step `at`, and the check sum of what it showed then."""
+    """A slot's reset before step `at`, and the check sum of its first observation."""
 
     at: int
     slot: int
@@ -46,10 +46,13 @@ class Reset:
 
 @dataclass
 class Chunk:
-    """Steps `first`, `first + 1`, ..., a row of bytes each: the actions leaf by leaf, then rewards and flags as they
-    lie in a block, then a bit for each slot that was stepped. `sums`: of every observation, or UNSEEN. `count`: how
-    many rows there are, once another chunk has begun. `mailed`: what of the actions went by message, by leaf and slot.
-    `resets`: that were asked for meanwhile. `beside`: about how many bytes these two take."""
+    """Steps `first`, `first + 1`, ..., a row of bytes each.
+
+    A row has the actions leaf by leaf, then rewards and flags as in a block, then a bit for each slot that was stepped.
+    `sums`: of every observation, or UNSEEN. `count`: how many rows there are, once another chunk has begun. `mailed`:
+    the actions that went by message, by leaf and slot. `resets`: those requested meanwhile. `beside`: about how many
+    bytes these two take.
+    """
 
     first: int
     data: np.ndarray
@@ -61,10 +64,12 @@ class Chunk:
 
 
 class History:
-    """Args:
-    memory: the pool's rows.
-    describe: what a slot's repro says beside what is recorded; None: nothing can be said of it.
-    full: keep a check sum of every observation.
+    """Records what the slots of a pool are made to do.
+
+    Args:
+        memory: the pool's rows.
+        describe: returns what a slot's repro holds beside the record; None: the slot has no repro.
+        full: keep a check sum of every observation.
     """
 
     def __init__(self, memory: RowMemory, describe: Callable[[int], Repro | None], *, full: bool = False) -> None:
@@ -92,12 +97,15 @@ class History:
         self._begun: dict[int, Reset] = {}  # slot -> its latest seeded reset before the chunks, or else its first one
         self._asked: list[Reset] = []  # the latest
         self._at, self._data = self._rows - 1, memoryview(b"")
-        self._ahead = -1  # the latest step that was noted before it was made
+        self._ahead = -1  # the latest step that was noted before it was made; -1: none
 
     # -- while all goes well -----------------------------------------------------------------------------------------
 
     def keeping(self, hand_out: Callable[[int], list[np.ndarray]]) -> Callable[[int], list[np.ndarray]]:
-        """The same way to hand out the block of a step, which is noted: bound once, for lockstep's fast lane."""
+        """Return a function that hands out a step's block as `hand_out` does, and notes the step.
+
+        It is bound once, for lockstep's fast lane.
+        """
         if self._full or len(self._sources) != 1:
 
             def keep_all(block: int) -> list[np.ndarray]:
@@ -122,7 +130,7 @@ class History:
         return keep
 
     def note(self, block: int, mailed: Mailed | None = None) -> None:
-        """All slots were stepped into a block."""
+        """Note that all slots were stepped into a block."""
         self._next()
         begin, data = self._at * self._width, self._data
         if block in self._spans:
@@ -134,7 +142,7 @@ class History:
             self._keep_mailed(mailed)
 
     def add(self, slots: Sequence[int], mailed: dict[int, dict[int, Any]] | None = None) -> None:
-        """Some slots are about to be stepped with what was written for them. `mailed`: leaf -> slot -> by message."""
+        """Note that some slots are about to be stepped with written actions. `mailed`: leaf -> slot -> by message."""
         self._next()
         self._ahead = self._latest
         who = bytearray(self._width - self._who)
@@ -145,15 +153,17 @@ class History:
             self._keep_mailed(mailed)
 
     def all_made(self) -> None:
-        """All steps that were noted before they were made have been: the next one may be lockstep's."""
+        """Note that all steps noted beforehand have been made: the next one may be lockstep's."""
         self._ahead = -1
 
     def reset(self, orders: Sequence[Order], *, during_step: bool) -> None:
-        """Slots are about to be reset: their seeds and options. `during_step`: instead of making the step that is under
-        way for all."""
+        """Note that slots are about to be reset, with their seeds and options.
+
+        `during_step`: instead of making the step that is under way for all.
+        """
         said = {slot: order for _, payload, _ in orders for slot, order in payload.items()}
         now = self._latest + 1
-        if len(said) == self._n:  # so nobody is being stepped
+        if len(said) == self._n:  # so no slot is being stepped
             self._ahead = -1
         if len(said) == self._n and all(seed is not None for seed, _ in said.values()):
             self._begun.clear()
@@ -166,29 +176,29 @@ class History:
         self._weigh(RESET_BYTES * len(said), (_options(each.options)[0] for each in self._asked))
 
     def begun(self, block: int) -> None:
-        """The slots that were reset last show the beginnings of their episodes in a block."""
+        """Note the first observations of the slots that were reset last, which lie in a block."""
         for each, seen in zip(self._asked, self._sums_of(block, [each.slot for each in self._asked]), strict=True):
             each.seen = seen
 
     def _keep_mailed(self, mailed: Mapping[int, Any]) -> None:
-        """Of the step that was noted last."""
+        """Keep actions that went by message in the step that was noted last."""
         self._chunks[-1].mailed[self._at] = mailed
         self._weigh(MAILED_BYTES, (mailed,))
 
     def _weigh(self, nbytes: int, things: Iterable[Any]) -> None:
-        """These are kept beside the latest chunk's rows. Where that is much, what comes next goes into another one."""
+        """Count the bytes kept beside the latest chunk's rows. If they are many, the next steps go to another chunk."""
         self._chunks[-1].beside += nbytes + sum(map(nbytes_of, things))
         if self._chunks[-1].beside > CHUNK_BYTES:
             self._begin_chunk()
 
     def _begin_chunk(self) -> None:
-        """Begin one before it is time, which has no row yet."""
+        """Begin a chunk early; it has no row yet."""
         self._at += 1
         self._turn()
         self._at = -1
 
     def _sums_of(self, block: int, slots: Iterable[int]) -> list[int]:
-        """Check sums of some slots' observations in a block. None has one where nothing of it has a fixed shape."""
+        """Return check sums of some slots' observations in a block; UNSEEN where no leaf has a fixed shape."""
         views = self._memory.rings.of(block).observations(block)
         if all(view is None for view in views):
             return [UNSEEN for _ in slots]
@@ -196,7 +206,7 @@ class History:
 
     @property
     def _latest(self) -> int:
-        """The number of the step that was noted last; -1: none was."""
+        """The number of the latest noted step; -1: no step was noted."""
         return self._chunks[-1].first + self._at if self._chunks else -1
 
     def _next(self) -> None:
@@ -209,7 +219,7 @@ class History:
             self._data[begin + first : begin + stop] = source
 
     def _turn(self) -> int:
-        """Begin a chunk, in the oldest one's memory where as much is kept as may be."""
+        """Begin a chunk, in the oldest one's memory once `MOST_BYTES` are kept."""
         chunks, first, old = self._chunks, 0, None
         if chunks:
             chunks[-1].count = self._at
@@ -237,8 +247,10 @@ class History:
     # -- when something has failed -----------------------------------------------------------------------------------
 
     def failed(self, error: WorkerError, *, noted: bool = False) -> None:
-        """Keep what a slot's failure can be replayed from, as the error's `repro`. `noted`: so is the step in which it
-        failed; else that is the one whose actions lie in the arena."""
+        """Keep the record from which a slot's failure can be replayed, as the error's `repro`.
+
+        `noted`: the step in which it failed is noted; else it is the one whose actions lie in the arena.
+        """
         slot = error.where.slot
         if slot is None or error.where.phase not in ("reset", "step"):
             return
@@ -261,7 +273,7 @@ class History:
         mine += [each for chunk in self._chunks for each in chunk.resets if each.slot == slot]
         seeded = [i for i, each in enumerate(mine) if each.seed is not None]
         mine = mine[seeded[-1] :] if seeded else mine
-        # not of a reset without a seed, which shows something else each time
+        # not that of a reset without a seed, which begins differently each time
         seen = mine[0].seen if seeded else UNSEEN
         first = mine[0].at if mine and not repro.about.get("begun") else 0
         lost = self._chunks[0].first - first if self._chunks else 0
@@ -310,13 +322,13 @@ class History:
 
 
 def _options(given: Any) -> list[Any]:
-    """Reset options, and do they also serve the resets that the slot makes by itself?"""
+    """Return reset options, and whether they also serve the resets that the slot makes by itself."""
     lasting = bool(getattr(given, "lasting", False))
     return [given.options if lasting else given, lasting]
 
 
 def nbytes_of(thing: Any, depth: int = DEEPEST) -> int:
-    """About how many bytes plain values, arrays and what holds them take."""
+    """Return about how many bytes plain values, arrays and their containers take."""
     nbytes = sys.getsizeof(thing, 0)
     if isinstance(thing, np.ndarray) and thing.base is not None:
         nbytes += thing.nbytes

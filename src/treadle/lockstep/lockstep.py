@@ -1,8 +1,8 @@
 """Lockstep: every slot steps once, then all results are handed out as one batch, in slot order.
 
-`step` has a fast lane: one closure that posts one word a worker, steps the caller's own share, waits on the bell and
-hands out a buffer. Anything out of the ordinary (a payload, a death, a deadline) goes by `calls.py`,
-which do the same with all the checks. Profile before adding a line to it: eight CartPoles take 30 us a step.
+`step` has a fast lane: one closure posts one word a worker, steps the caller's own share, waits on the bell and hands
+out a buffer. Anything out of the ordinary (a payload, a death, a deadline) goes by `calls.py`, which does the same with
+all the checks. Profile before adding a line to it: eight CartPoles take 30 us a step.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from treadle.repro import Repro
 
 STEP = int(Op.STEP)
-Operation = tuple[str, tuple[Any, ...], dict[str, Any]]  # name, args, kwargs of what a program does besides steps
+Operation = tuple[str, tuple[Any, ...], dict[str, Any]]  # name, args, kwargs of a program's operation besides steps
 
 
 class Lockstep:
     """The lockstep schedule over a pool whose programs are environments.
 
-    Use from one thread. The next request waits for an interrupted one (Ctrl-C) and drops its result. After a step or a
-    reset all its slots must be reset. A worker's death is raised, or, with on_failure="restart" or "drop", shown in the
-    batch: see `recover.py`.
+    Use from one thread. The next request waits for an interrupted one (Ctrl-C) and drops its result. After an
+    interrupted step or reset all its slots must be reset. A worker's death is raised, or, with on_failure="restart" or
+    "drop", shown in the batch: see `recover.py`.
 
     Attributes:
-        life: of its slots: what stands out for each.
-        recovery: how it goes on after a worker's death; None: that is the end.
-        history: what slots were made to do; None: it is not recorded, see `record`.
-        mailed: what of the actions went by message in the last step that was not of the fast lane; may be cleared.
+        life: the states of its slots.
+        recovery: carries on after a worker's death; None: a death ends the vector.
+        history: the record of what slots were made to do; None: it is not recorded, see `record`.
+        mailed: the actions that went by message in the latest step outside the fast lane; may be cleared.
         tree: makes the observation tree of a block's arrays.
     """
 
@@ -59,7 +59,7 @@ class Lockstep:
         self.pool, self.calls, self._slots = pool, pool.calls, range(pool.n)
         self.memory, self._ring = memory, memory.standing
         self.observations, self.actions = memory.observations, memory.actions
-        # workers say so too, but perhaps after it is asked for
+        # workers write it too, but perhaps only after it is read
         memory.array(memory.fields.episode)[:] = [0 if about.begun else -1 for about in pool.descriptions]
         goes_on = pool.policy is not RestartPolicy.RAISE or self.calls.wear.able
         self._batches = Batches(memory, pool.n, remember=goes_on)
@@ -70,21 +70,25 @@ class Lockstep:
         arrays = memory.arrays(memory.fields.actions)
         self._write_actions = self.actions.batch_writer(arrays, pool.n) if writer is None else writer(arrays)
         self._pending: tuple[int, int] | None = None  # (id, block) of a step that the fast lane has posted
-        self._joint: JointRequest | None = None  # on its way: posted and to be waited for, or interrupted
-        self._plain = False  # may the fast lane be taken?
+        self._joint: JointRequest | None = None  # under way: posted and to be waited for, or interrupted
+        self._plain = False  # True if the fast lane may be taken
         self.mailed: Mailed | None = None
         self.history: History | None = None
         self.step: Callable[[Any], Batch] = self._bind()
 
     @property
     def valid(self) -> np.ndarray:
-        """bool[n] of the last batch, `partial` ones included: False on rows that are no transition (reset, failed).
-        Raises ClosedPool."""
+        """bool[n] of the latest batch, `partial` included: False on rows that are not transitions (reset, failed).
+
+        Raises ClosedPool.
+        """
         return self._batches.valid
 
     def latest(self) -> int:
-        """The block of the last batch. Raises UsageError (nothing was ever reset, or a call is pending), and what a
-        dead or late worker raises."""
+        """Return the block of the latest batch.
+
+        Raises UsageError (nothing was ever reset, or a call is pending), and the error of a dead or late worker.
+        """
         self._settle()
         if self._batches.block < 0:
             raise UsageError("there is nothing to go on from: reset first")
@@ -99,20 +103,20 @@ class Lockstep:
 
     @property
     def missed(self) -> np.ndarray:
-        """int64[n]: rows of steps that tell of a worker's death, or of nothing because the slot was dropped."""
+        """int64[n]: rows of steps that show a worker's death, or nothing because the slot was dropped."""
         return np.zeros(self.pool.n, np.int64) if self.recovery is None else self.recovery.missed.copy()
 
     def record(self, describe: Callable[[int], Repro | None], *, full: bool) -> None:
-        """Note from now on what slots are made to do, so that a failure can be replayed; see `History`."""
+        """Record from now on what slots are made to do, so that a failure can be replayed; see `History`."""
         self.history = self.calls.notes = History(self.memory, describe, full=full)
         self.rebind()
 
     def rebind(self) -> None:
-        """Make `step` anew, of what stands now for its parts; the next one looks at everything."""
+        """Make `step` anew from its present parts; the next step looks at everything."""
         self.step, self._plain = self._bind(), False
 
     def placed(self, slots: Collection[int]) -> None:
-        """These slots were put into states from elsewhere: what stood out for them does no more."""
+        """Note that these slots were put into states from elsewhere: their cuts and due resets no longer count."""
         self.life.placed(slots)
         if self.recovery is not None:
             self.recovery.placed(slots)
@@ -199,7 +203,7 @@ class Lockstep:
         return self._replacing(step) if calls.wear.able else step
 
     def _replacing(self, step: Callable[[Any], Batch]) -> Callable[[Any], Batch]:
-        """The same step, before which workers are replaced that are worn out and between two episodes."""
+        """Return a step that first replaces workers that are worn out and between two episodes."""
         episode = self.memory.array(self.memory.fields.episode)
         self.calls.wear.played = lambda worker: int(episode[list(worker.slots)].sum()) + len(worker.slots)
 
@@ -210,8 +214,7 @@ class Lockstep:
         return replacing
 
     def _replace(self, slots: Set[int] | None = None) -> None:
-        """Replace workers that are worn out, all of whose slots are between two episodes, or among `slots`: those that
-        are about to be reset."""
+        """Replace worn-out workers whose slots are all between two episodes, or in `slots`, which are to be reset."""
         recovery, calls = self.recovery, self.calls
         if recovery is None or not calls.wear.able:
             return
@@ -223,19 +226,19 @@ class Lockstep:
                 self._plain = False
 
     def _ready_to_step(self) -> None:
-        """Whatever keeps the fast lane from being taken: settle it, or say what it is."""
+        """Settle what keeps the fast lane from being taken, or raise UsageError for it."""
         self._settle()
         stale = self.life.of(Slot.STALE)
         if stale:
             raise UsageError(
-                f"slots {stale} moved on in a step that failed, timed out or was interrupted and whose result nobody "
-                f"saw: reset them first ({self.calls.reset_of(stale)})"
+                f"slots {stale} moved on in a step that failed, timed out or was interrupted, and its result was not "
+                f"seen: reset them first ({self.calls.reset_of(stale)})"
             )
         if waiting := self.life.of(Slot.WAITS):
             again = self.calls.reset_of(waiting)
             raise UsageError(f"slots {waiting} lost their worker in an earlier step: reset them first ({again})")
         workers = self.pool.workers
-        # in the caller's process a time limit is not enforced, but measured: by the books
+        # in the caller's process a time limit is measured and not enforced, which only the book of calls does
         measured = self.calls.step_timeout is not None and any(m.in_caller for m in workers)
         ready = all(not m.owed and (m.inline or m.line is not None) for m in workers)
         self._plain = ready and not measured and self.life.plain
@@ -253,7 +256,7 @@ class Lockstep:
         return self._land(joint)
 
     def _now_owing(self, lanes: list[Worker], id: int, block: int) -> JointRequest:
-        """Put what the fast lane has posted and not yet received into the books, as a joint request."""
+        """Note as a joint request what the fast lane has posted and not yet received."""
         joint, self.mailed = self._new_joint(Op.STEP, block, range(self.pool.n), before=id - 1), None
         for worker in lanes:
             line = worker.line
@@ -262,7 +265,7 @@ class Lockstep:
         return joint
 
     def _new_joint(self, op: Op, block: int, slots: Iterable[int], before: int = -1) -> JointRequest:
-        """`before`: the number of the last request before it; -1: nothing of it has been sent yet."""
+        """Return a new joint request. `before`: the number of the latest request before it; -1: `calls.last_id`."""
         self.life.catch_up(self.calls.last_id if before < 0 else before)
         return JointRequest(op, block, tuple(slots), recovery=self.recovery)
 
@@ -288,12 +291,12 @@ class Lockstep:
     def call_each(self, orders: dict[int, Operation]) -> list[Any]:
         """Run an operation of its own in each of these slots; one result a slot, in the order given.
 
-        Raises what `call` raises; `partial` has the others' results by slot.
+        Raises as `call`; the error's `partial` has the others' results by slot.
         """
         return self._land(self._call(list(orders), orders))
 
     def post_step(self, actions: Any) -> None:
-        """Begin a step; `wait` returns its batch. Raises BadAction, or UsageError when something is pending."""
+        """Begin a step; `wait` returns its batch. Raises BadAction, or UsageError when a request is pending."""
         self._replace()
         self._ready_to_step()
         try:
@@ -316,10 +319,10 @@ class Lockstep:
         self._call(slots, (name, args, kwargs), posted=True)
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Return the result of the posted request, as the fused method does.
+        """Return the result of the posted request, as the method that does both would.
 
         Raises TimeoutError after `timeout` seconds (None: never); the request stays pending, nothing is lost, and a
-        later `wait` returns its result. Raises UsageError when nothing is pending.
+        later `wait` returns its result. Raises UsageError when no request is pending.
         """
         if self._joint is None:
             raise UsageError("wait() without a posted request")
@@ -360,13 +363,13 @@ class Lockstep:
         return joint
 
     def _reachable(self, chosen: list[int]) -> set[int]:
-        """Those that can be asked; raises UsageError for numbers that make no sense, or of slots that were dropped."""
+        """Return the slots that can be asked. Raises UsageError for numbers that make no sense or of dropped slots."""
         if any(not 0 <= s < self.pool.n for s in chosen) or len(set(chosen)) != len(chosen):
             raise UsageError(f"slots must be distinct and in 0..{self.pool.n - 1}, got {chosen}")
         return set(chosen if self.recovery is None else self.recovery.reachable(chosen))
 
     def _step(self, mailed: Mailed | None, *, posted: bool = False) -> JointRequest:
-        """A step by way of the books: actions that go by message, or a worker that still owes something."""
+        """Send a step by the book of calls: actions go by message, or a worker still owes something."""
         self.mailed = mailed
         joint = self._new_joint(Op.STEP, self._ring.take(), self._slots)
         orders = step_orders(self.pool.group.in_slot_order(), mailed)
@@ -403,7 +406,7 @@ class Lockstep:
             self.life.unseen(joint.stale())
             if joint.op is Op.CALL:
                 error.partial = joint.results()
-            else:  # a late worker may still write here: what is handed out must be a copy
+            else:  # a late worker may still write to the block: the caller must get copies
                 nothing = self.life.nothing.union(self.life.gone)
                 error.partial = self._batches.assemble(joint.block, joint.extras, nothing, copy=True)
                 self._note(joint.block, joint)
@@ -421,11 +424,13 @@ class Lockstep:
         return [results[slot] for slot in joint.slots]
 
     def _settle(self) -> None:
-        """Before anything new: wait for what was interrupted, and drop what it brings. Raises UsageError when the
-        caller has yet to wait for what it posted."""
+        """Wait for an interrupted request before a new one, and drop its results.
+
+        Raises UsageError when the caller has yet to wait for the request that it posted.
+        """
         self.pool.check()
         if self._pending is not None:  # a step of the fast lane, as far as it was posted
-            self._plain = False  # before `_pending`, which keeps the next step from the fast lane, is None
+            self._plain = False  # before `_pending` becomes None, which keeps the next step from the fast lane
             lanes = [worker for worker in self.pool.workers if not worker.inline]
             self._joint, self._pending = self._now_owing(lanes, *self._pending), None
         if self._joint is not None:
@@ -433,11 +438,11 @@ class Lockstep:
                 raise UsageError(f"a posted {self._joint.op.name.lower()} is pending: wait() for it first")
             self._finish_joint()
         if self.recovery is not None and self.calls.changing:
-            self._joint = self._new_joint(Op.CALL, -1, ())  # nothing is asked: it waits for fresh workers
+            self._joint = self._new_joint(Op.CALL, -1, ())  # it asks nothing, and waits for fresh workers
             self._finish_joint()
 
     def _finish_joint(self) -> None:
-        """Wait for an interrupted joint request and drop what it brings: whoever has moved must be reset."""
+        """Wait for an interrupted joint request and drop its results: slots that have moved must be reset."""
         assert self._joint is not None
         joint = self._joint
         self._plain = False
@@ -458,7 +463,7 @@ class Lockstep:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def _finish(self, block: int, extras: Sequence[Extras | None], joint: Any = None, ended: bool = True) -> Batch:
-        """The batch of a joint request, or (None) of the fast lane, which knows whether an episode has `ended`."""
+        """Make the batch of a joint request, or (None) of the fast lane, which knows whether an episode has `ended`."""
         recovery = self.recovery
         self._note(block, joint)
         if recovery is not None and joint is not None:
@@ -475,7 +480,7 @@ class Lockstep:
         return batch
 
     def _note(self, block: int, joint: JointRequest | None) -> None:
-        """Record a step that was made by way of the books, or did not go well."""
+        """Record a step that went by the book of calls, or that failed."""
         if self.history is not None and (joint is None or joint.op is Op.STEP):
             self.history.note(block, None if joint is None else self.mailed)
 
@@ -486,6 +491,6 @@ class Lockstep:
         if moved:
             self.life.unseen(raised)
             self._plain = False
-        # no name in the frame that raises: that would be a circle
+        # the frame that raises must not name the error: that would be a circle
         again = self.calls.reset_of(raised)
         raise self.calls.keep(failure.first_of(raised, self.pool.where, partial, again), noted=True)

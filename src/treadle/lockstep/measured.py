@@ -1,7 +1,7 @@
-"""How the time of a vector goes by: what its verdict is made of.
+"""The time of a vector, as figures for its verdict.
 
-Two looks at a clock a call tell the caller's own time. How long each worker takes is looked at now and then: at every
-call where calls are long, else at one of many. Looking costs half a per cent at most.
+Two readings of a clock a call give the caller's own time. The time of each worker is read now and then: at every call
+where calls are long, else at one of many. Reading costs half a per cent at most.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from treadle.pool.spent import AWAY, LEFT, Spent
 from treadle.verdict import Figures
 
 CALLS, DUE = 2, 3  # marks besides: calls, and before which of them not to look at one
-# one of so many calls is looked at; more, where they take so many ns, or part of them (a look takes 50 us), and of few
+# one of so many calls is measured; more, where they take so many ns, or part of them (measuring takes 50 us), and of
+# few
 EVERY, COSTS = 509, 10_000_000
 COSTS_OF_SLOT = 1_500_000  # as above, for each slot of the caller's
 KEPT = 256  # batches
@@ -28,7 +29,7 @@ STEPPED, TIMED, RESETTING, MOVED = range(4)  # rows of `memory.ring.TIMES`
 
 
 class Measured(Spent):
-    """Of one vector. Its first call does not count: then modules are imported and memory is allocated."""
+    """The time of one vector. Its first call does not count: then modules are imported and memory is allocated."""
 
     def __init__(self, lockstep: Lockstep) -> None:
         memory = lockstep.memory
@@ -48,7 +49,7 @@ class Measured(Spent):
 
     @contextmanager
     def reset(self) -> Iterator[None]:
-        """A call that resets slots."""
+        """Count the time of a call that resets slots."""
         first, began = not self._began, self.enter()
         try:
             yield
@@ -58,24 +59,24 @@ class Measured(Spent):
                 self._outright += self.marks[LEFT] - began
 
     def go_on_alone(self) -> None:
-        """From now on slots go on by themselves: the batches of all of them are not looked at any more."""
+        """Stop measuring batches of all slots: from now on slots go on by themselves."""
         self.marks[DUE], self._looks = sys.maxsize, 0
 
     def look(self, advance: Callable[[Any], Any], actions: Any) -> Any:
-        """Call `advance`, and look at it."""
+        """Call `advance`, and measure the call."""
         self.before()
         batch = advance(actions)
         self.after()
         return batch
 
     def before(self) -> None:
-        """A step of all slots is about to be asked for."""
+        """Note that a step of all slots is about to be requested."""
         if self._own is not None:
             self._own.server.due, self._own.server.took = 0, 0
         self._before = self._words(), self._times[RESETTING].copy(), thread_time_ns()
 
     def after(self) -> None:
-        """It is done."""
+        """Measure the step that has ended, if it was noted before."""
         if self._before is None:
             return
         (words, resets, ran), self._before = self._before, None
@@ -101,7 +102,7 @@ class Measured(Spent):
         marks[DUE] = marks[CALLS] + max(1, min(EVERY, 1 + calls // 8, costs * calls // max(1, inside)))
 
     def judged(self, steps: int = 0, fixed: bool = True) -> Figures:
-        """Of all calls but the first. `steps`: of all slots together; `fixed`: the user has chosen how many workers."""
+        """Return the figures of all calls but the first. `steps`: of all slots; `fixed`: the user chose the workers."""
         calls = max(0, self.marks[CALLS] - self._calls) if self._looks else 0
         spent = np.maximum(0, self._times - self._spent)
         each = np.where(spent[TIMED] > 0, spent[STEPPED] / np.maximum(1, spent[TIMED]), 0.0) * 1e-9

@@ -1,24 +1,25 @@
-"""A joint request is one request to several workers, with the answers so far. This file also holds how lockstep goes on
-after a worker's death (on_failure "restart", "drop").
+"""Joint requests, each one request to several workers with its answers so far, and recovery from a worker's death.
+
+Recovery is how lockstep goes on after a worker's death (on_failure "restart", "drop").
 
 A joint request is the tag of its requests (`calls.py`). In partial batches several may be under way at once, about
-different slots, and a worker may owe answers to more than one. Whichever is waited for hears all events, and gives the
-others theirs.
+different slots, and a worker may owe answers to more than one. The one that is waited for hears all events, and passes
+the others theirs.
 
 A dead worker takes its environments along, so the episodes of its slots are cut. One row shows each cut: it is
 truncated, of reward 0, not valid, with ABORTED in the batch's news. The next row is that after any truncated row:
 
-- where a slot moves on within the step, the row shows the first observation of a fresh environment, and the news are
-  RESTARTED too; the slot's last observation is the terminal one;
+- where a slot moves on within the step, the row shows the first observation of a fresh environment, with RESTARTED in
+  the news, too. The slot's last observation is the terminal one;
 - where the next step begins the next episode, the row keeps the last observation, and the next one is the reset row;
 - where a slot holds, the row keeps the last observation, and the slot waits for a reset.
 
 With "drop" no environment follows: the news are DROPPED, and all later rows are zeros. An episode that was about to
-begin is not cut but begun again, by the fresh worker. So is whatever a reset asked for.
+begin is not cut but begun again, by the fresh worker. So is every reset that was requested.
 
-Whether a worker is replaced or dropped is decided in `calls.py`; here is what it means for rows. A cut in a
-step that was interrupted and dropped is shown by the next step. Fresh environments are seeded
-by (root, slot, incarnation), where a reset would have given them no seed.
+`calls.py` decides whether a worker is replaced or dropped; this file decides what that means for rows. A cut in a step
+that was interrupted and dropped is shown by the next step. Fresh environments are seeded by (root, slot, incarnation),
+where a reset would have given them no seed.
 """
 
 from __future__ import annotations
@@ -71,8 +72,10 @@ def step_orders(workers: Sequence[Worker], mailed: Mailed | None) -> list[Order]
 
 
 def tell(waiting: JointRequest, event: Event) -> None:
-    """Give the news of a pool that steps to the joint requests that are their tags. `waiting`: one of them, which is
-    told of every death."""
+    """Pass an event of a pool that steps to the joint requests that are its tags.
+
+    `waiting`: one of them, which gets every death.
+    """
     recovery = waiting.recovery
     if isinstance(event, Done):
         event.tag.answered(event)
@@ -87,19 +90,21 @@ def tell(waiting: JointRequest, event: Event) -> None:
 
 @dataclass(eq=False, slots=True)
 class JointRequest:
-    """Attributes:
-    op, block, slots: what was asked, where rows go (-1: nowhere), of which slots.
-    posted: somebody is going to wait for it; else it was interrupted, if it is still open.
-    extras: what answers have said beyond their rows.
-    others: the joint requests that are under way beside it.
-    recovery: what goes on after a worker's death; None: a death is the end. The rest is its notes on this one:
-    begins: slot -> (seed, options) of the episodes that begin in it, made again by a fresh worker when one dies.
-    unsent: those of `begins` that a fresh worker has yet to be asked for.
-    cut: slots whose episode was cut, as this joint request's batch tells.
-    lost: slots whose worker died without owing anything of this joint request -> what it has seen.
-    void: slots that were dropped in it and had no episode to be cut.
-    told: errors of workers that died in a call.
-    before: slot -> episodes it had begun when its next one was asked for.
+    """One request to several workers, with its answers so far.
+
+    Attributes:
+        op, block, slots: the operation, the block of its rows (-1: none), its slots.
+        posted: True if the caller will wait for it. False: if it is still open, it was interrupted.
+        extras: what answers have said beyond their rows.
+        others: returns the joint requests that are under way beside it.
+        recovery: carries on after a worker's death; None: a death is the end. The rest is its notes on this one.
+        begins: slot -> (seed, options) of the episodes that begin in it, made again by a fresh worker when one dies.
+        unsent: those of `begins` that a fresh worker has yet to be asked for.
+        cut: slots whose episode was cut, as this joint request's batch shows.
+        lost: slots whose worker died without owing anything of this joint request -> the event that they have seen.
+        void: slots that were dropped in it and had no episode to be cut.
+        told: errors of workers that died in a call.
+        before: slot -> episodes it had begun when its next one was asked for.
     """
 
     op: Op
@@ -122,8 +127,10 @@ class JointRequest:
     _spoiled: set[int] = field(default_factory=set)
 
     def fail(self, error: WorkerError, lost: Iterable[InFlight] = ()) -> None:
-        """This failure, which these requests are lost to, ends it: the others get a last call, from when it is
-        waited for."""
+        """End it with this failure, to which the requests `lost` are lost.
+
+        The other workers get a last call, from when it is waited for.
+        """
         self._failures.append(error)
         for call in lost:
             self._spoiled.update(call.slots if call.op in (Op.STEP, Op.RESET) else ())
@@ -131,8 +138,8 @@ class JointRequest:
     def collect(self, calls: Calls, timeout: float | None = None) -> None:
         """Wait for one answer of each worker, and (see `recovery`) for fresh workers in the place of dead ones.
 
-        Raises TimeoutError after `timeout` seconds, with everything as it was: call again to go on. When a worker
-        fails for good the others get a last call; then the failure is raised, and what has not come is given up.
+        Raises TimeoutError after `timeout` seconds, with everything as it was: call again to go on. When a worker fails
+        for good the others get a last call. Then the failure is raised, and the missing answers are given up.
         """
         check_seconds("timeout", timeout, none=True, zero=True)
         deadline = None if timeout is None else monotonic() + timeout
@@ -188,24 +195,26 @@ class JointRequest:
         return self._spoiled.union(self.cut, self.unsent, self.void, self.moved_unseen(), *gone)
 
     def moved_unseen(self) -> set[int]:
-        """Slots that must be reset when it is over: they have raised, or an interrupt has cut them short."""
+        """Return the slots that must be reset when it is over: they have raised, or an interrupt has cut them short."""
         if self.op is Op.CALL:
             return set(self._cut_short)
         return {slot for each in self.extras for slot in each.raised}
 
     def results(self) -> dict[int, Any]:
-        """slot -> result of a call, as far as they have come."""
+        """Return slot -> result of a call, as far as results have come."""
         return {slot: value for each in self.extras for slot, value in each.infos.items()}
 
 
 class Recovery:
-    """Args:
-    life: of the slots; what stands out for one after a death is its state.
+    """Carries lockstep on after a worker's death.
+
+    Args:
+        life: the states of the slots, which show what is still to come after a death.
 
     Attributes:
-    missed: int64[n], rows of steps that were neither transitions nor resets.
-    fresh_options: what a program in a dead one's place is given as options when its first episode begins, from (slot,
-            the options that a reset asked for, or None); None: what was asked for.
+        missed: int64[n], rows of steps that were neither transitions nor resets.
+        fresh_options: returns the options for the first episode of a program in a dead one's place. Called with slot
+            and the options that a reset asked for, or None. None: the options are as asked for.
     """
 
     def __init__(self, pool: Pool, memory: RowMemory, batches: Batches, life: SlotLife) -> None:
@@ -215,7 +224,7 @@ class Recovery:
         self._root: int | None = None
         self._lasting: dict[int, Any] = {}  # options that serve every episode until the next reset from outside
         self._fresh: set[int] = set()  # slots whose environment is new and was never reset
-        self._ended = np.zeros(pool.n, np.int64)  # the number of the episode that has ended, where a slot is OVER
+        self._ended = np.zeros(pool.n, np.int64)  # the number of the episode that has ended; right where a slot is OVER
         self._episode = memory.array(memory.fields.episode)
         self._earlier = np.zeros(pool.n, np.int64)  # episodes begun by earlier workers
 
@@ -234,18 +243,18 @@ class Recovery:
         return [slot for slot in chosen if slot not in dropped]
 
     def placed(self, slots: Collection[int]) -> None:
-        """These slots were put into states: what stood out for them does no more, and fresh programs have begun."""
+        """Note that these slots were put into states from elsewhere: fresh programs have begun."""
         self._fresh -= set(slots)
 
     def renewed(self, worker: Worker) -> None:
-        """A worker whose slots are between two episodes, or about to be reset, is replaced: no episode is cut."""
+        """Note that a worker is replaced whose slots are between episodes or about to be reset: no episode is cut."""
         for slot in worker.slots:
             self._earlier[slot], self._episode[slot] = int(self.episodes[slot]), -1
         self._life.see(Seen.DIED, self._life.of(Slot.OVER, among=worker.slots))
         self._fresh.update(worker.slots)
 
     def between(self, slots: Sequence[int]) -> bool:
-        """Return, of each of these slots, whether its episode has ended and the next one not begun."""
+        """Return True if the episode of each of these slots has ended and the next one has not begun."""
         return self._life.at == self._calls.last_id and len(self._life.of(Slot.OVER, among=slots)) == len(slots)
 
     def note_asked(self, asked: dict[int, tuple[int | None, Any]]) -> None:
@@ -267,8 +276,7 @@ class Recovery:
         return {slot: self._order(slot, order) for slot, order in asked.items()}
 
     def steppable(self, joint: JointRequest, slots: Sequence[int]) -> list[int]:
-        """Of these slots of a step those that can simply be stepped; what stands out for the others is noted in the
-        joint request."""
+        """Return the slots of a step that can simply be stepped; note in the joint request what the others need."""
         if self._life.plain:
             return list(slots)
         of = self._life.of
@@ -280,7 +288,7 @@ class Recovery:
         return of(Slot.RUNNING, Slot.OVER, among=slots)
 
     def step_orders(self, joint: JointRequest, orders: list[Order]) -> list[Order]:
-        """A step where perhaps not all slots can simply be stepped: of these requests, those for slots that can."""
+        """Return the orders of a step for the slots that can simply be stepped, out of these orders."""
         if self._life.plain:
             return orders
         left: list[Order] = []
@@ -304,7 +312,7 @@ class Recovery:
                     each.unsent -= set(orders)
 
     def lost(self, joint: JointRequest, event: Lost) -> None:
-        """A worker has died, and is replaced or dropped: what that means for the joint requests under way."""
+        """Carry out the death of a worker, which is replaced or dropped, for the joint requests under way."""
         worker, error = event.worker, event.error
         joints = (joint, *joint.others())
         pending = {each: {s for call in event.calls if call.tag is each for s in call.slots} for each in joints}
@@ -358,13 +366,13 @@ class Recovery:
         log.warning("%s: %s; %s", error.where, failure.reason(error), then)
 
     def _begin(self, joint: JointRequest, slot: int) -> None:
-        """An episode is to begin in a fresh environment: asked for by `begin_due`."""
+        """Note that an episode must begin in a fresh environment; `begin_due` asks for it."""
         joint.begins[slot] = None, self._lasting.get(slot)
         joint.unsent.add(slot)
         joint.before.setdefault(slot, int(self.episodes[slot]))
 
     def _order(self, slot: int, asked: tuple[int | None, Any]) -> tuple[int | None, Any]:
-        """Return the seed and options of a slot's reset. In a new environment no seed means that of its incarnation."""
+        """Return the seed and options of a slot's reset. A new environment's default seed is its incarnation's."""
         seed, options = asked
         worker = self._pool.by_slot[slot]
         if seed is None and slot in self._fresh and self._root is not None:
@@ -387,13 +395,13 @@ class Recovery:
         self._earlier[slot], self._episode[slot] = count, -1
 
     def unasked(self, joint: JointRequest) -> list[int]:
-        """Slots of a joint request that could not be asked, because they were dropped."""
+        """Return the slots of a joint request that could not be asked, because they were dropped."""
         return [slot for slot in joint.slots if self._is_gone(slot)]
 
     # -- when it has come --------------------------------------------------------------------------------------------
 
     def fill(self, joint: JointRequest, batches: Batches) -> tuple[set[int], dict[int, News]]:
-        """Write the rows that no worker has written. Returns the slots whose rows are to be nothing, and the news."""
+        """Write the rows that no worker has written. Returns the slots whose rows are left empty, and the news."""
         raised = {slot for each in joint.extras for slot in each.raised}
         finals: dict[int, Any] = {}
         news: dict[int, News] = {}
@@ -414,8 +422,10 @@ class Recovery:
         return joint.void | self._life.gone, news
 
     def landed(self, joint: JointRequest, ended: np.ndarray | None) -> None:
-        """End the joint request: the caller gets its rows. `ended`: bool of each of its slots' rows;
-        None after a call."""
+        """End the joint request: the caller gets its rows.
+
+        `ended`: bool of each of its slots' rows; None after a call.
+        """
         life, raised = self._life, {slot for each in joint.extras for slot in each.raised}
         if joint.op is Op.STEP and ended is not None:
             self.missed[list(joint.cut.union(joint.void, life.of(Slot.GONE, among=joint.slots)))] += 1
@@ -427,18 +437,18 @@ class Recovery:
         self._lose(joint)
 
     def dropped(self, joint: JointRequest) -> None:
-        """End the joint request, whose rows are dropped: it had been interrupted."""
+        """End an interrupted joint request, whose rows are dropped."""
         self._fresh.difference_update(joint.begins)
         self._lose(joint)
 
     def _lose(self, joint: JointRequest) -> None:
-        """Slots whose workers died having answered, or without having been asked."""
+        """Move the slots whose workers died after they had answered, or without having been asked."""
         for slot, how in joint.lost.items():
             self._life.see(how, [slot])
         self._life.at = self._calls.last_id
 
     def note_ends(self, ended: np.ndarray, of: Sequence[int]) -> None:
-        """The latest step's ends, a bool for each slot of it: those that have not moved on are between two episodes."""
+        """Note the latest step's ends, a bool for each of its slots. Those that stayed are between two episodes."""
         life = self._life
         life.see(Seen.BEGUN, life.of(Slot.OVER, among=None if len(of) == self._pool.n else of))
         over = life.of(Slot.RUNNING, among=[of[row] for row in np.flatnonzero(ended).tolist()])

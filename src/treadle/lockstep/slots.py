@@ -5,12 +5,12 @@
     any that is not out of use --asked--> NEW | --unseen--> STALE
     any that is not out of use --dropped--> LAST (an episode was cut) or VOID (none was) --shown--> GONE
 
-A worker's death takes the environments of its slots along (`recover.py`). The slot's state says what is still to come:
-a row that shows the cut, an episode in a fresh environment, or a reset. Where an event leads elsewhere from way to way,
-the table has a state for each `Way` of going on after an episode.
+A worker's death takes the environments of its slots along (`recover.py`). The slot's state shows what is still to come:
+a row that shows the cut, an episode in a fresh environment, or a reset. Where an event's result depends on how a slot
+goes on after an episode, the table has a state for each `Way`.
 
-Most steps end no episode and are not noted, so OVER is right for one request only: see `SlotLife.catch_up`.
-A pair that is not in the table is a bug in its caller, and raises.
+Most steps end no episode and are not noted, so OVER is right for one request only: see `SlotLife.catch_up`. A pair that
+is not in the table is a bug in its caller, and raises.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Slot(IntEnum):
     CUT = 2  # its worker died in an episode, and no row has shown that
     NEW = 3  # an episode is about to begin: it was asked for, or the next step begins it
     WAITS = 4  # its episode was cut, a row has shown that, and it waits for a reset
-    STALE = 5  # it may have moved in a request whose result nobody saw: it must be reset
+    STALE = 5  # it may have moved in a request whose result the caller did not see: it must be reset
     LAST = 6  # dropped in an episode, and no row has shown that
     VOID = 7  # dropped between two episodes, and no row has shown that
     GONE = 8  # dropped, and a row has shown that
@@ -36,7 +36,7 @@ class Seen(Enum):
     BEGUN = "begun"  # the first observation of an episode is there
     ENDED = "ended"
     DIED = "died"  # its worker died, and another one takes its place
-    DROPPED = "dropped"  # its worker died, and none does
+    DROPPED = "dropped"  # its worker died, and no other takes its place
     UNSEEN = "unseen"  # a request about it raised, was late or was interrupted
     SHOWN = "shown"  # the caller has a row of it
 
@@ -83,7 +83,7 @@ class SlotLife:
     Attributes:
         states: of each slot; a byte, of `Slot`.
         at: the request up to which OVER is right.
-        plain: whether every slot is RUNNING or OVER, so that all can simply be stepped.
+        plain: True if every slot is RUNNING or OVER, so that all can simply be stepped.
     """
 
     def __init__(self, ways: Sequence[Way]) -> None:
@@ -91,7 +91,7 @@ class SlotLife:
         self.at, self.plain = 0, True
 
     def see(self, event: Seen, slots: Iterable[int]) -> None:
-        """Move these slots by an event. Raises RuntimeError for what can never happen; then none has moved."""
+        """Move these slots by an event. Raises RuntimeError for a pair that never happens; then no slot has moved."""
         states, ways, after = self.states, self._ways, _AFTER[event]
         then = [(slot, after[3 * states[slot] + ways[slot]]) for slot in slots]
         for slot, state in then:
@@ -103,7 +103,7 @@ class SlotLife:
             self.plain = max(states) <= Slot.OVER
 
     def catch_up(self, id: int) -> None:
-        """Up to request `id` nothing has ended but what was noted: slots that were OVER before it have begun."""
+        """Move slots that were OVER before request `id` to RUNNING: every end up to that request has been noted."""
         if self.at != id:
             self.see(Seen.BEGUN, self.of(Slot.OVER))
             self.at = id
@@ -112,7 +112,7 @@ class SlotLife:
         return Slot(self.states[slot])
 
     def of(self, *states: Slot, among: Iterable[int] | None = None) -> list[int]:
-        """The slots in these states; `among`: of these, in their order."""
+        """Return the slots in these states; `among`: of these, in their order."""
         if among is not None:
             return [slot for slot in among if self.states[slot] in states]
         found = []
@@ -124,7 +124,7 @@ class SlotLife:
         return sorted(found)
 
     def unseen(self, slots: Iterable[int]) -> None:
-        """These slots, where they are in use, may have moved in a request whose result is lost."""
+        """Mark the slots that are in use as STALE: they may have moved in a request whose result is lost."""
         self.see(Seen.UNSEEN, self.of(*_IN_USE, among=slots))
 
     def placed(self, slots: Iterable[int]) -> None:
