@@ -101,7 +101,10 @@ def test_killed_and_resumed_it_is_the_undisturbed_run(
         if note.index == 11:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted) as stopped, monkeypatch.context() as patched:
+    with (
+        pytest.raises(Interrupted, match=r"<Stored: .* are finished> \(in \.stored\)$") as stopped,
+        monkeypatch.context() as patched,
+    ):
         patched.setattr(Results, "have", stop)
         kept(parted, 30, workers=workers)
     assert 0 < len(stopped.value.stored.scores) < 30

@@ -102,7 +102,7 @@ def test_stopped_and_resumed_it_is_the_same(tmp_path: Path) -> None:
         if now.episodes > 5:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted, match=r"<Stored: .* finished.*> \(in \.stored\)$"):
         stored(tmp_path / "parted", keep="success", kept=600, progress=stop, workers=1)
     with pytest.raises(UsageError, match=r"keep was \"success\" and is \"return>=1\""):
         stored(tmp_path / "parted", keep="return>=1", kept=600, resume=True)

@@ -126,7 +126,7 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C during a run. `stored` says what is there: a `Stored`, or of an evaluation an `Evaluation`, or None."""
 
     def __init__(self, stored: Any) -> None:
-        super().__init__()
+        super().__init__(*([] if stored is None else [f"{stored} (in .stored)"]))
         self.stored = stored
 
 
