@@ -224,7 +224,7 @@ class Loop:
         return asyncio.current_task(self.loop)
 
     def place(self) -> str:
-        """Return the line of code that the loop's thread is at, or the callback of other code that it runs."""
+        """Return the line of code that the loop's thread is at, or its callback where that is not Python code."""
         frame = sys._current_frames().get(self.thread.ident or 0)
         if frame is None:
             return "whose thread has ended"

@@ -101,7 +101,7 @@ class JointRequest:
         begins: slot -> (seed, options) of the episodes that begin in it, made again by a fresh worker when one dies.
         unsent: those of `begins` that a fresh worker has yet to be asked for.
         cut: slots whose episode was cut, as this joint request's batch shows.
-        lost: slots whose worker died without owing anything of this joint request -> the event that they have seen.
+        lost: slots whose worker died without owing anything of this joint request -> the event to see when it ends.
         void: slots that were dropped in it and had no episode to be cut.
         told: errors of workers that died in a call.
         before: slot -> episodes it had begun when its next one was asked for.

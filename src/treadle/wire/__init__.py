@@ -1,4 +1,6 @@
-"""What travels between a caller and its workers: numbered requests and answers (`messages`), as words in shared memory
-(`line`), with a bell that wakes the other side (`bell`) and a road for pickles and descriptors (`channel`).
-Infos go as rows of numbers (`info_rows`), what goes to all as one file (`broadcast`). Who answers is not known here.
+"""The messages between a caller and its workers, and their ways.
+
+Numbered requests and answers (`messages`) travel as words in shared memory (`line`). A bell wakes the other side
+(`bell`), and pickles and descriptors go by a channel (`channel`). Infos go as rows of numbers (`info_rows`), values for
+all workers as one file (`broadcast`). This room does not know who answers.
 """

@@ -1,13 +1,13 @@
 """The bell: how one side wakes the other, and how long it looks before it sleeps.
 
-A bell is a counting semaphore without an owner, so nobody's death can leave it locked. A ring is only a hint (counts
-may be too high after a death): the truth is always the request id in the arena.
+A bell is a counting semaphore without an owner, so a death cannot leave it locked. A ring is only a hint (counts may be
+too high after a death): the request id in the arena is what counts.
 
-Waking a sleeping process costs 45 to 90 us here whatever primitive is used, so both sides first try for a while and
-then sleep: `Waiting`. `who_tries` says who may at all, `Rhythm` for how long.
+Waking a sleeping process costs 45 to 90 us here whatever primitive is used. So both sides first try for a while and
+then sleep: `Waiting`. `who_tries` decides which side may try, `Rhythm` for how long.
 
-Semaphores live in the arena (`sem_init` with pshared=1 through ctypes, driven through multiprocessing's own
-SemLock): no name to leak in /dev/shm, nothing to pickle. Zeroed memory without `sem_init` would hang. Where sem_init
+Semaphores live in the arena (`sem_init` with pshared=1 through ctypes, driven through multiprocessing's own SemLock).
+They have no name to leak in /dev/shm, and are not pickled. Zeroed memory without `sem_init` would hang. Where sem_init
 does not work for shared memory (macOS), a pipe is the bell.
 """
 
@@ -30,7 +30,7 @@ from treadle.memory.arena import Arena, Field
 
 CELL = 64  # bytes reserved for a semaphore; glibc's sem_t takes 32
 
-SLICE = 0.05  # seconds that one sleep lasts at most: between them somebody looks at the processes
+SLICE = 0.05  # seconds that one sleep lasts at most: between sleeps the caller looks at the processes
 LOOKS = range(200)  # looks between two glances at the clock: 5 to 10 us
 SHARED = 100_000  # ns: the longest usual wait in which the caller tries on a core that it shares with its workers
 
@@ -38,15 +38,15 @@ LONGEST = 1_000_000  # ns: waits that usually take longer are slept through
 MARGIN = 50_000  # ns to try beyond one and a half times the usual
 FIRST = 100_000  # ns: the usual wait before anything is known
 OVERDUE = 2_000_000  # ns beyond the usual: a scheduler's turn is 3 to 4 ms, a reset or a collection of garbage less
-HELD_UP = 1_000_000  # ns at once that others have had the core: the other side's share is shorter, or long anyway
+HELD_UP = 1_000_000  # ns at once that another program has had the core: the other side's share is shorter, or long
 SHORT_REST, LONG_REST = 2_000_000, 512_000_000  # ns without trying, after a first sign and after many
-SOON = 40_000_000  # ns besides four times the rest, in which strangers have had their turn again
+SOON = 40_000_000  # ns beside four times the rest, after which other programs have had their turn again
 
 give_way: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 
 
 class Bell(Protocol):
-    """SemLock has this shape already."""
+    """A bell. SemLock has this interface already."""
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool: ...
     def release(self) -> Any: ...
@@ -57,7 +57,7 @@ def arena_bells_work() -> bool:
 
 
 def init_cell(arena: Arena, field: Field) -> None:
-    """Make the cell a semaphore of value 0. Again after a death: a stale waiter makes every release dearer."""
+    """Make the cell a semaphore of value 0, again after a death: a stale waiter makes every release cost more."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.sem_init(ctypes.c_void_p(_address(arena, field)), 1, 0) != 0:
         code = ctypes.get_errno()
@@ -65,7 +65,7 @@ def init_cell(arena: Arena, field: Field) -> None:
 
 
 def arena_bell(arena: Arena, field: Field) -> Bell:
-    """The semaphore in an initialised cell. Valid as long as somebody holds the mapping (arrays over it do)."""
+    """Return the semaphore in an initialised cell. Valid while the mapping is held (arrays over it hold it)."""
     from _multiprocessing import SemLock
 
     return SemLock._rebuild(_address(arena, field), 1, 2**31 - 1, None)
@@ -76,7 +76,7 @@ def _address(arena: Arena, field: Field) -> int:
 
 
 class PipeBell:
-    """A bell made of a pipe: slower (about 2 us a ring), but everywhere. Both ends travel as descriptors."""
+    """A bell made of a pipe: slower (about 2 us a ring), but available everywhere. Both ends travel as descriptors."""
 
     def __init__(self, read: int, write: int) -> None:
         self.read, self.write = read, write
@@ -99,7 +99,7 @@ class PipeBell:
         try:
             os.write(self.write, b"!")
         except BlockingIOError:
-            return  # 64 KiB of rings are waiting: the other side is going to wake up all right
+            return  # 64 KiB of rings are waiting: the other side wakes up in any case
 
     def close(self) -> None:
         os.close(self.read)
@@ -107,8 +107,11 @@ class PipeBell:
 
 
 class LocalBell:
-    """A bell between threads. A `threading.Semaphore` would do, but for interrupts: it takes its lock in Python, and an
-    interrupt just then leaves it locked for ever. A SimpleQueue is all C."""
+    """A bell between threads.
+
+    It is a SimpleQueue, which is all C. A `threading.Semaphore` takes its lock in Python, and an interrupt just then
+    leaves it locked for ever.
+    """
 
     def __init__(self) -> None:
         rings: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -126,26 +129,26 @@ class LocalBell:
 
 
 def cores() -> int:
-    """Processors this process may use: its affinity, and the cgroup's quota where there is one (at least 1)."""
+    """Return how many processors this process may use: its affinity, and the cgroup's quota if any (at least 1)."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return max(1, min(count, quota() or count))
 
 
 def quota(root: str = "/sys/fs/cgroup") -> int | None:
-    """Processors that the cgroup's quota of time comes to (at least 1), of version 2 or 1; None: it has none."""
+    """Return the processors that the cgroup's quota of time comes to (at least 1), version 2 or 1; None: no quota."""
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-        with contextlib.suppress(OSError, ValueError):  # of the other version, or no number: "max"
+        with contextlib.suppress(OSError, ValueError):  # of the other version, or "max" instead of a number
             time, period = (int(word) for name in names for word in Path(root, name).read_text().split())
             return max(1, round(time / period)) if time > 0 and period > 0 else None
     return None
 
 
 def who_tries(workers: int, inline: int, cores: int, lockstep: bool = True) -> tuple[int, int]:
-    """How long a wait may usually take (ns) to be worth trying, as (caller's, workers'). Pure.
+    """Return how long a wait may usually take (ns) to be worth trying, as (caller's, workers'). Pure.
 
-    Who tries needs a core. With inline slots the caller is one more that runs. Without, it has nothing to do while
-    its workers step; where there are as many of them as cores it tries in short waits only.
-    That is so in lockstep; what else workers are asked comes later than it pays to try.
+    A side that tries needs a core. With inline slots the caller is one more that runs. Without them it has nothing to
+    do while its workers step; where it has as many workers as cores it tries in short waits only. That holds for
+    lockstep; answers to other requests come too late for trying to pay.
     """
     if workers + 1 <= cores:
         return LONGEST, LONGEST
@@ -153,16 +156,17 @@ def who_tries(workers: int, inline: int, cores: int, lockstep: bool = True) -> t
 
 
 class Rhythm:
-    """How long to try before sleeping, learnt from how long has been waited so far. Pure.
+    """How long to try before sleeping, learnt from the length of the waits so far. Pure.
 
-    Caller and worker wait for one another by turns, and a wait mostly lasts about as long as the ones before: the
-    worker's is what the caller does between two steps (its policy), the caller's is what its workers take longer than
-    itself. Who tries for somewhat longer than that is awake when it is over, and saves waking up (45 to 90 us here).
-    Who would have to try for longer than about a millisecond sleeps at once: waking up is a small part of that.
+    Caller and worker wait for one another by turns, and a wait mostly lasts about as long as the ones before. The
+    worker waits while the caller works between two steps (its policy). The caller waits for as long as its workers take
+    longer than itself. A side that tries for somewhat longer than that is awake when the wait is over, and saves waking
+    up (45 to 90 us here). A side that would have to try for longer than about a millisecond sleeps at once: waking up
+    is a small part of that.
 
-    Trying pays only while there is a core for it. Two signs say that there is none. A turn in which the one that tries
-    does not run: somebody else has its core. And a wait that takes milliseconds longer than usual: the other side has
-    none. After a sign there is no trying for a while, after another one soon afterwards for four times as long.
+    Trying pays only while there is a core for it. Two signs show that there is none. In a turn the side that tries does
+    not run: another program has its core. Or a wait takes milliseconds longer than usual: the other side has no core.
+    After a sign the side does not try for a while, and after another sign soon afterwards for four times as long.
 
     Args:
         longest: ns; waits that usually take longer are slept through. 0: all are.
@@ -181,13 +185,13 @@ class Rhythm:
         self._until = 0  # when trying begins again
 
     def note(self, now: int, waited: int, tried: int, held_up: int) -> None:
-        """A wait that has ended.
+        """Note a wait that has ended.
 
         Args:
-            now: ns on any clock, not before the last note's.
+            now: ns on any clock, not before the previous note's.
             waited: ns that it took.
             tried: ns of it, from its beginning, that were spent trying.
-            held_up: the longest time of those in which somebody else had the core, in ns.
+            held_up: the longest time for which another program had the core, in ns.
         """
         longest, usual = self._longest, self._usual
         if not longest:
@@ -202,11 +206,11 @@ class Rhythm:
 
 
 class Waiting:
-    """How one side waits for the other: it tries for as long as its rhythm says, then it sleeps.
+    """How one side waits for the other: it tries for as long as its rhythm allows, then it sleeps.
 
-    Who tries gives way (`sched_yield`) every few microseconds: two that wait for one another may be on one core,
-    although another one is idle, and would take turns of a millisecond. Where others want the core, who gives way is
-    held up for milliseconds; then the rhythm stops trying.
+    While it tries it gives way (`sched_yield`) every few microseconds. Two sides that wait for one another may be on
+    one core, although another one is idle, and would take turns of a millisecond. Where other programs want the core,
+    giving way holds the side up for milliseconds; then the rhythm stops trying.
     """
 
     __slots__ = ("_acquire", "rhythm")
@@ -216,11 +220,11 @@ class Waiting:
         self._acquire = bell.acquire
 
     def until(self, words: Any, at: int, number: int, timeout: float) -> bool:
-        """Wait until words[at] == number. False when the bell did not ring for `timeout` seconds."""
+        """Wait until words[at] == number. Returns False if the bell did not ring for `timeout` seconds."""
         acquire, rhythm, clock = self._acquire, self.rhythm, perf_counter_ns
         budget = rhythm.budget
         if budget:
-            for _ in LOOKS:  # most waits of small environments are over by then, and nothing is to be learnt from them
+            for _ in LOOKS:  # most waits of small environments are over by then: the rhythm need not learn from them
                 if words[at] == number:
                     acquire(False)
                     return True
@@ -244,7 +248,7 @@ class Waiting:
         return rung or words[at] == number
 
     def ring(self, timeout: float) -> bool:
-        """Wait for a ring, whatever it means. False when there was none for `timeout` seconds."""
+        """Wait for a ring, whatever it means. Returns False if none came for `timeout` seconds."""
         acquire, rhythm, clock = self._acquire, self.rhythm, perf_counter_ns
         began = now = clock()
         end, held_up = began + rhythm.budget, 0

@@ -1,8 +1,8 @@
-"""Broadcasts: what goes to several workers is pickled once, into one memory file that all of them map.
+"""Broadcasts: values for several workers are pickled once, into one memory file that all of them map.
 
 A request's payload that holds broadcasts is a `Payload`; the descriptors of their files go along with it. Each receiver
-maps the file privately: arrays lie in the file's memory, without a copy, and what one worker writes into its own no
-other one sees. Small values travel inside the request.
+maps the file privately. Arrays lie in the file's memory without a copy, and a worker's writes to its arrays are not
+seen by others. Small values travel inside the request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Broadcast:
 
     Args:
         value: anything cloudpickle takes.
-        note: something small that is to be known of it without opening it.
+        note: a small value that can be read without opening the broadcast.
 
     Attributes:
         elsewhere: where a backend whose workers share no memory with the caller has put its file.
@@ -39,7 +39,7 @@ class Broadcast:
         self.elsewhere: Any = None
 
     def pack(self) -> None:
-        """Pickle it, once; from then on changes of the value do not matter. Raises whatever pickling raises."""
+        """Pickle the value, once; later changes of the value do not matter. Raises whatever pickling raises."""
         if self._body is not None or self.file is not None:
             return
         buffers: list[Any] = []
@@ -53,7 +53,7 @@ class Broadcast:
         self._here = False
 
     def open(self) -> Any:
-        """The value."""
+        """Return the value."""
         if self._here:
             return self._value
         if self._view is not None:
@@ -86,7 +86,7 @@ class Payload(dict[int, Any]):
     """
 
     def __init__(self, orders: dict[int, Any], broadcasts: list[Broadcast]) -> None:
-        """Packs the broadcasts."""
+        """Pack the broadcasts."""
         super().__init__(orders)
         self.broadcasts = broadcasts
         self.files: tuple[int, ...] = ()
@@ -100,13 +100,13 @@ class Payload(dict[int, Any]):
                 broadcast.number = self.files.index(file)
 
     def received(self, files: list[io.FileIO]) -> None:
-        """As `arrived`, where broadcasts go on to others: the files are duplicated."""
+        """Take duplicates of the files, where the broadcasts go on to other workers."""
         for broadcast in self.broadcasts:
             if broadcast.number >= 0:
                 broadcast.file = owned(partial(os.dup, files[broadcast.number].fileno()))
 
     def arrived(self, fds: list[int]) -> None:
-        """The files are here; each is mapped and its descriptor closed."""
+        """Map each file that has arrived, and close its descriptor."""
         try:
             for broadcast in self.broadcasts:
                 broadcast.arrived(fds)

@@ -1,11 +1,11 @@
-"""Objects of multiprocessing among what a worker's programs are made of: queues, pipes, values, locks, events.
+"""Objects of multiprocessing in the factories of a worker's programs: queues, pipes, values, locks, events.
 
-They pickle only while multiprocessing starts a process of its own, which then inherits their descriptors. So a
-`Carrier` stands where that process would: it takes duplicates of the descriptors, which go along with every worker that
-is started from the pickle, a restarted one too, and are found again there by their number.
+They pickle only while multiprocessing starts a process of its own, which then inherits their descriptors. A `Carrier`
+stands where that process would, and takes duplicates of the descriptors. These go along with every worker that is
+started from the pickle, a restarted one too, and are found again there by their number.
 
-Semaphores are found by name, except those of a fork context, which have none any more: a forked worker has them in its
-memory, and any other cannot get them.
+Semaphores are found by name, except those of a fork context, which have no name any more. A forked worker has them in
+its memory, and other workers cannot get them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ AT_ONCE = 12  # descriptors in one message
 
 
 class CannotTravel(UsageError, TypeError):
-    """What a slot's program is made of cannot be sent to its worker.
+    """A part of a slot's program cannot be sent to its worker.
 
     Attributes:
-        slot: which.
+        slot: the slot.
         reason: why.
     """
 
@@ -43,7 +43,7 @@ class Carrier:
 
     Attributes:
         start_method: of the process that they are pickled for.
-        files: descriptors that go along; to be closed when no worker is going to be started any more.
+        files: descriptors that go along; to be closed once no further worker will be started.
     """
 
     def __init__(self, start_method: str | None) -> None:
@@ -52,7 +52,7 @@ class Carrier:
 
     def __enter__(self) -> Self:
         self._before = context.get_spawning_popen()
-        context.set_spawning_popen(self)  # type: ignore[arg-type]  # as much of one as pickling asks for
+        context.set_spawning_popen(self)  # type: ignore[arg-type]  # it has all that pickling uses
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -61,12 +61,12 @@ class Carrier:
             self.close()
 
     def duplicate_for_child(self, fd: int) -> int:
-        """Multiprocessing's word for taking a descriptor along; returns its number here."""
+        """Take a descriptor along, and return its number here. Multiprocessing calls it."""
         self.files.append(owned(partial(os.dup, fd)))
         return len(self.files) - 1
 
     def DupFd(self, number: int) -> Arrived:
-        """Multiprocessing's word for a descriptor that was taken along."""
+        """Return a descriptor that was taken along. Multiprocessing calls it."""
         return Arrived(number)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Carrier:
 class Arrived:
     """A descriptor, found again in the worker."""
 
-    held: tuple[int, ...] = ()  # in a worker: what came along
+    held: tuple[int, ...] = ()  # in a worker: the descriptors that came along
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -87,7 +87,7 @@ class Arrived:
 
 
 def packed(factories: list[Any], slots: Sequence[int], start_method: str | None) -> tuple[bytes, Carrier]:
-    """A worker's factories, one a slot, pickled, and the descriptors that go along.
+    """Return a worker's pickled factories, one a slot, and the descriptors that go along.
 
     Raises CannotTravel.
     """
@@ -102,7 +102,7 @@ def packed(factories: list[Any], slots: Sequence[int], start_method: str | None)
 
 
 def why_not(value: Any, start_method: str | None) -> str | None:
-    """Why a value cannot be sent to a worker; None when it can be."""
+    """Return why a value cannot be sent to a worker; None when it can be."""
     try:
         with contextlib.closing(Carrier(start_method)) as carrier, carrier:
             pickling.dumps(value)

@@ -1,11 +1,11 @@
-"""The control plane's road between two processes: a socket pair that carries pickled messages and descriptors.
+"""The channel between two processes: a socket pair that carries pickled messages and descriptors.
 
 Frames are `length, descriptors` and a pickle (protocol 5). A message above `SPILL` bytes is written with its
-out-of-band buffers into a memory file of its own, and only the descriptor travels: the receiver maps it and unpickles
-arrays straight over the mapping, without a copy, and no socket buffer can ever be too small for it. So sending a
-request never blocks the caller, and an episode of 100 MB costs the same trip as a small one.
+out-of-band buffers into a memory file of its own, and only the descriptor travels. The receiver maps it and unpickles
+arrays over the mapping, without a copy, and no socket buffer can be too small for it. So sending a request never blocks
+the caller, and an episode of 100 MB costs the same trip as a small one.
 
-Within one process (threads) `LocalChannel` (`treadle.worker.thread`) is the same road.
+Within one process (threads) `LocalChannel` (`treadle.worker.thread`) has the same interface.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ MOST_MAPPED = 1 << 14  # mappings of messages that may be held; Linux allows a p
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A pickled message; `files` holds its spill file, if it has one, and then those that it takes along.
+    """A pickled message; `files` holds its spill file, if it has one, and then the files that it takes along.
 
-    They are objects, which close themselves where an interrupt (Ctrl-C) comes before they are sent. No `__del__` of
-    ours does: an interrupt that came within it would be lost.
+    They are objects, which close themselves where an interrupt (Ctrl-C) comes before they are sent. They do so without
+    a `__del__` of ours, in which an interrupt would be lost.
     """
 
     body: bytes
@@ -50,11 +50,11 @@ class Packed:
 
     @property
     def size(self) -> float:
-        """Bytes, when the body is all there is; infinite when files go with it."""
+        """Bytes, when the body is the whole message; infinite when files go with it."""
         return float("inf") if self.files else len(self.body)
 
     def take_along(self, fds: Iterable[int]) -> None:
-        """Have duplicates of descriptors go with it. Raises OSError when there are no more, and is discarded then."""
+        """Add duplicates of descriptors. Raises OSError when the limit is reached, and is discarded then."""
         try:
             for fd in fds:
                 self.files.append(owned(partial(os.dup, fd)))
@@ -63,19 +63,19 @@ class Packed:
             raise
 
     def discard(self) -> None:
-        """It was sent, or is not going to be."""
+        """Close the files, once it has been sent or will not be."""
         for file in self.files:
             file.close()
         self.files.clear()
 
 
-SENT = Packed(b"", [])  # in place of a message of which some bytes have yet to go: its files are gone
+SENT = Packed(b"", [])  # in place of a message whose last bytes are not sent yet: its files are closed
 
 
 class Undecodable(Exception):
-    """A message is here and cannot be unpickled. `error`: why, of any class, those of a channel's own errors included.
+    """A message has arrived and cannot be unpickled. `error`: why, of any class, a channel's own errors included.
 
-    A worker hands it on in place of the payload.
+    A worker passes it on in place of the payload.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -84,10 +84,10 @@ class Undecodable(Exception):
 
 
 class Channel:
-    """One end. `recv` and `send` are for one thread at a time; frames keep their order.
+    """One end of a channel. `recv` and `send` are for one thread at a time; frames keep their order.
 
     Attributes:
-        outbox: what the socket has not taken yet.
+        outbox: messages that the socket has not taken yet.
     """
 
     in_process = False
@@ -101,7 +101,7 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
-        """The caller's end, and the socket that becomes the other's."""
+        """Return the caller's end, and the socket that becomes the other's."""
         ours, theirs = socket.socketpair()
         return cls(ours), theirs
 
@@ -109,7 +109,7 @@ class Channel:
         return self.sock.fileno()
 
     def send(self, message: Any, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
-        """Send, never waiting unless `block`; what the socket does not take now goes with a later call of `pump`.
+        """Send, never waiting unless `block`; a later call of `pump` sends what the socket does not take now.
 
         `fds` are duplicated at once, so the caller may close its own. Raises OSError when the other end is gone, and
         whatever pickling raises (nothing is sent then).
@@ -117,7 +117,7 @@ class Channel:
         self.send_packed(self.pack(message), fds, block=block)
 
     def pack(self, message: Any) -> Packed:
-        """Pickle a message without sending it: it is to be sent or discarded (a spill file may be open).
+        """Pickle a message without sending it: it must be sent or discarded (a spill file may be open).
 
         A message that names descriptors as its `files` takes them along, as duplicates.
         """
@@ -127,14 +127,14 @@ class Channel:
         return packed
 
     def send_packed(self, packed: Packed, fds: tuple[int, ...] = (), *, block: bool = False) -> None:
-        """The second half of `send`."""
+        """Send a packed message; the second half of `send`."""
         packed.take_along(fds)
         self.outbox.append((memoryview(HEAD.pack(len(packed.body), len(packed.files)) + packed.body), packed))
         while not self.pump() and block:
             select.select([], [self.sock], [])
 
     def pump(self) -> bool:
-        """Push out what is waiting. True when nothing is left."""
+        """Send what is waiting. Returns True when nothing is left."""
         while self.outbox:
             data, packed = self.outbox[0]
             try:
@@ -142,14 +142,14 @@ class Channel:
                 sent = socket.send_fds(self.sock, [data], fds) if fds else self.sock.send(data)
             except BlockingIOError:
                 return False
-            self.outbox[0] = (data[sent:], SENT)  # noted before descriptors are closed: an interrupt may come
+            self.outbox[0] = (data[sent:], SENT)  # noted before the descriptors are closed: an interrupt may come
             packed.discard()
             if sent == len(data):
                 self.outbox.popleft()
         return True
 
     def recv(self) -> tuple[Any, list[int]] | None:
-        """The next message and its own descriptors; None when it is not whole yet.
+        """Return the next message and its own descriptors; None when it is not whole yet.
 
         Raises EOFError at the end, and Undecodable, with the message taken.
         """
@@ -169,14 +169,14 @@ class Channel:
         return message
 
     def recv_wait(self, timeout: float | None = None) -> tuple[Any, list[int]] | None:
-        """As `recv`, waiting up to `timeout` seconds (None: for ever) for the next whole message."""
+        """Do as `recv`, waiting up to `timeout` seconds (None: for ever) for the next whole message."""
         while (message := self.recv()) is None:
             if not select.select([self.sock], [], [], timeout)[0]:
                 return None
         return message
 
     def decode(self, body: bytes) -> Any:
-        """A message of which the body is all there is, wherever it came from. Raises Undecodable."""
+        """Return a message that is all in its body, wherever it came from. Raises Undecodable."""
         try:
             return decode(body, [])[0]
         except (Exception, SystemExit) as error:  # unpickling runs foreign code, and may lack the sender's modules
@@ -207,7 +207,7 @@ class Channel:
         return message
 
     def _consume(self, nbytes: int, count: int, own: int) -> None:
-        """Let go of a message and its descriptors, of which the first are closed: its own."""
+        """Remove a message and its descriptors; close the first `own` of them, which are its own."""
         fds = [self._fds.popleft() for _ in range(count)]
         del self._inbox[:nbytes]
         for fd in fds[:own]:
@@ -215,9 +215,9 @@ class Channel:
 
 
 def encode(message: Any) -> tuple[bytes, list[io.FileIO]]:
-    """(body, its own files) of a message.
+    """Return (body, its own files) of a message.
 
-    Small arrays, and everything else if it is not much, are in the body (tag 0). Large ones and all else go into a
+    Small arrays, and everything else if it is not much, are in the body (tag 0). Large arrays and all else go into a
     spill file (tag 1).
     """
     raws: list[memoryview] = []
@@ -245,7 +245,7 @@ def encode(message: Any) -> tuple[bytes, list[io.FileIO]]:
 
 
 def decode(body: bytes, fds: list[int]) -> tuple[Any, list[int]]:
-    """The message and the descriptors that came with it, without its own, which stay open."""
+    """Return the message and the descriptors that came with it, without its own, which stay open."""
     if body[0] == 0:
         return pickle.loads(memoryview(body)[1:]), fds
     return unpack(mapped(fds[0])), fds[1:]
@@ -255,9 +255,10 @@ _mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 def mapped(file: int, *, private: bool = False) -> memoryview:
-    """A spill file in memory; the descriptor stays open. `private`: what is written there, nobody else sees.
+    """Return a spill file mapped into memory; the descriptor stays open.
 
-    Where this process has as many mappings as are good for it, a copy.
+    A copy where this process has `MOST_MAPPED` mappings already. `private`: writes to it are not seen by other
+    processes.
     """
     size = os.fstat(file).st_size
     if len(_mappings) >= MOST_MAPPED:
@@ -268,7 +269,7 @@ def mapped(file: int, *, private: bool = False) -> memoryview:
 
 
 def copied(file: int, size: int) -> mmap.mmap:
-    """A file's content in memory of our own."""
+    """Return a file's content in memory of our own."""
     memory = mmap.mmap(-1, size)
     done = 0
     with memoryview(memory) as view:
@@ -278,13 +279,13 @@ def copied(file: int, size: int) -> mmap.mmap:
 
 
 def unpack(view: memoryview) -> Any:
-    """The message in a spill file; its arrays lie in the file's memory."""
+    """Return the message in a spill file; its arrays lie in the file's memory."""
     parts = parts_of(view)
     return pickle.loads(parts[0], buffers=parts[1:])
 
 
 def parts_of(view: memoryview) -> list[memoryview]:
-    """What was spilt."""
+    """Return the parts that were spilt."""
     (count,) = SPILL_HEAD.unpack_from(view)
     sizes = struct.unpack_from(f"<{count}Q", view, SPILL_HEAD.size)
     parts, offset = [], _align(SPILL_HEAD.size * (count + 1))
@@ -295,7 +296,7 @@ def parts_of(view: memoryview) -> list[memoryview]:
 
 
 def spill(parts: list[Any], sizes: list[int]) -> io.FileIO:
-    """A file in memory that holds the parts."""
+    """Return a file in memory that holds the parts."""
     head = struct.pack(f"<Q{len(sizes)}Q", len(sizes), *sizes)
     total = _align(len(head)) + sum(_align(n) for n in sizes)
     file = owned(anonymous_file, "r+")
@@ -328,7 +329,7 @@ def _recvmsg(sock: socket.socket, nbytes: int = 65536, most: int = 16) -> tuple[
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-    if flags & socket.MSG_CTRUNC:  # the kernel drops what it cannot number; waiting for it would be for ever
+    if flags & socket.MSG_CTRUNC:  # the kernel dropped descriptors that it cannot number: they never come
         for fd in fds:
             os.close(fd)
         lost = OSError(errno.EMFILE, "Too many open files: a descriptor that came with a message was lost")

@@ -1,17 +1,17 @@
-"""Infos as rows of numbers: what a batch's info dicts become on their way from a worker to its caller.
+"""Infos as rows of numbers: the form of a batch's info dicts on their way from a worker to its caller.
 
-Most environments give the same few numbers in every step's info, and to pickle and unpickle them costs more than the
-steps of a small environment. So a worker that meets a dict of numbers (`Schema`: its keys and what stands under each)
-writes nothing but the values from then on, all slots' one after the other. The schema itself travels once. The caller
-makes columns of them (`columns_of_rows`), or reads any slot's dict as it was (`InfoRows` is a mapping): the same keys
-in the same order, values of the same types, a dict of one's own.
+Most environments give the same few numbers in every step's info. To pickle and unpickle them costs more than the steps
+of a small environment. So a worker that meets a dict of numbers writes only its values from then on, all slots' one
+after the other. A `Schema` has the keys and the kinds of the values. The schema travels once. The caller makes columns
+of them (`columns_of_rows`), or reads any slot's dict as it was (`InfoRows` is a mapping). That is a dict of its own,
+with the same keys in the same order, and values of the same types.
 
-What is a number is decided by the exact type: Python's and NumPy's numbers and Python's bools, small arrays of them,
-and dicts of all these. A subclass (an IntEnum), an integer beyond 64 bits, np.bool_ (an object column in Gymnasium),
-text, None and everything else leave the whole info to the message. So does a key that begins with an underscore, which
-may be the mask of another one.
+The exact type decides what counts as a number: Python's and NumPy's numbers and Python's bools, small arrays of them,
+and dicts of all these. Any other value leaves the whole info to the message: a subclass (an IntEnum), an integer beyond
+64 bits, np.bool_ (an object column in Gymnasium), text, None. So does a key that begins with an underscore, which may
+be the mask of another one.
 
-A row is written by one `struct`, and is a record of a structured dtype: a dict within is a record within, and a column
+A row is written by one `struct`, and is a record of a structured dtype. A dict within is a record within, and a column
 is the copy of a field.
 """
 
@@ -24,28 +24,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MOST_BYTES = 1024  # of an array: a larger one is better sent as it is
+MOST_BYTES = 1024  # of an array: a larger one goes by message
 MOST_DEPTH = 16  # of dicts within dicts
 MOST_SCHEMAS = 64  # of a worker; an environment that makes up its keys is not worth remembering
 
-CODES = {np.dtype(code).str[1:]: code for code in "dfeqihbQIHB?"}  # of `struct`, by NumPy's
+CODES = {np.dtype(code).str[1:]: code for code in "dfeqihbQIHB?"}  # codes of `struct`, by NumPy's
 # NumPy's longlong and ulonglong are other types, and so is its bool_
 NUMBERS: frozenset[type] = frozenset([int, float, bool] + [np.dtype(name).type for name in CODES]) - {np.bool_}
-PLAIN = (int, float, bool)  # what `struct` reads as it was
+PLAIN = (int, float, bool)  # types whose values `struct` reads as they were
 ARRAY_KINDS = "biufc"
 
-OPEN, CLOSE = 1, -1  # among keys: a dict stands under the key that follows, up to there
+OPEN, CLOSE = 1, -1  # among keys: a dict stands under the key that follows, up to CLOSE
 
 Keys = tuple[Any, ...]
 Kinds = tuple[Any, ...]  # of each value: a number's type, or (dtype, shape) of an array
 
 
-# keys and kinds as one object for equal ones, so that to compare takes nothing
+# keys and kinds as one object for equal ones, so that comparing costs nothing
 _form = lru_cache(1024)(lambda keys, kinds: (keys, kinds))
 
 
 def _record(keys: Iterator[Any], kinds: Iterator[Any]) -> np.dtype:
-    """The dtype of a row."""
+    """Return the dtype of a row."""
     fields: list[Any] = []
     for key in keys:
         if key == CLOSE:
@@ -59,7 +59,7 @@ def _record(keys: Iterator[Any], kinds: Iterator[Any]) -> np.dtype:
 
 
 class Schema:
-    """What infos have in common.
+    """The keys and the kinds of values that infos share.
 
     Args:
         number: the worker's name for it.
@@ -86,7 +86,7 @@ class Schema:
         return Schema, (self.number, self.keys, self.kinds)
 
     def row(self, info: dict[Any, Any]) -> bytes | None:
-        """The row of an info with the schema's keys; None where it is of another schema, or of none."""
+        """Return the row of an info with the schema's keys; None where the info does not fit the schema."""
         values = list(info.values())
         if not self.flat:
             keys: list[Any] = []
@@ -102,7 +102,7 @@ class Schema:
         return self.struct.pack(*values)
 
     def read(self, row: Any) -> dict[str, Any]:
-        """The info of a row, as it was."""
+        """Return the info of a row, as it was."""
         values = list(self.struct.unpack(row))
         for at, make in self._makers:
             values[at] = make(values[at])
@@ -110,7 +110,7 @@ class Schema:
 
     @cached_property
     def _makers(self) -> list[tuple[int, Any]]:
-        """Of each value that is another as `struct` reads it: its number, what makes the right one of it."""
+        """For each value that `struct` reads as another type: its number, and the function that restores it."""
         makers: list[tuple[int, Any]] = []
         for at, kind in enumerate(self.kinds):
             if type(kind) is tuple:
@@ -133,14 +133,14 @@ Group = tuple[Schema, tuple[int, ...], bytes]  # infos of one schema: the slots,
 
 
 class Row(NamedTuple):
-    """One slot's info, unread."""
+    """One slot's info as a row that is not read yet."""
 
     schema: Schema
     data: bytes
 
 
 class InfoRows(Mapping[int, Any]):
-    """Infos of some slots: a mapping from a slot to its info, in slot order, read only when it is asked for.
+    """Infos of some slots: a mapping from a slot to its info, in slot order, read only on demand.
 
     Args:
         groups: each slot is in one of them at most.
@@ -151,7 +151,7 @@ class InfoRows(Mapping[int, Any]):
         self.groups, self.rest = groups, {} if rest is None else rest
 
     def rows(self) -> dict[int, Any]:
-        """slot -> its `Row`, or its info if that went by message. In no order."""
+        """Return slot -> its `Row`, or its info if that went by message. In no order."""
         found: dict[int, Any] = dict(self.rest)
         for schema, slots, data in self.groups:
             size = schema.size
@@ -184,7 +184,7 @@ class InfoRows(Mapping[int, Any]):
 
 
 class FinalRows(InfoRows):
-    """Final infos, as `Extras.finals` tells them: a mapping from a slot to (its info, what its row does not tell)."""
+    """Final infos, in the form of `Extras.finals`: a mapping from a slot to (its info, what its row lacks)."""
 
     def __getitem__(self, slot: int) -> Any:
         found = super().__getitem__(slot)
@@ -192,7 +192,7 @@ class FinalRows(InfoRows):
 
 
 def gathered(rows: Mapping[int, Any]) -> Mapping[int, Any]:
-    """The other way round of `InfoRows.rows`."""
+    """Return rows by slot as infos: the reverse of `InfoRows.rows`."""
     groups: list[Group] = [(row.schema, (slot,), row.data) for slot, row in rows.items() if type(row) is Row]
     if not groups:
         return rows
@@ -200,7 +200,7 @@ def gathered(rows: Mapping[int, Any]) -> Mapping[int, Any]:
 
 
 def joined(parts: Iterable[Mapping[int, Any]]) -> Mapping[int, Any]:
-    """The infos of several workers as one mapping in slot order."""
+    """Return the infos of several workers as one mapping in slot order."""
     groups: list[Group] = []
     rest: dict[int, Any] = {}
     for part in parts:
@@ -216,7 +216,7 @@ def joined(parts: Iterable[Mapping[int, Any]]) -> Mapping[int, Any]:
 
 
 def _together(groups: list[Group]) -> list[Group]:
-    """One for each schema."""
+    """Join the groups of each schema."""
     if len(groups) == 1:
         return groups
     if len(groups) == 2:  # the caller's own slots and a worker's, most often
@@ -235,7 +235,7 @@ def _together(groups: list[Group]) -> list[Group]:
 
 
 def columns_of_rows(n: int, groups: Sequence[Group]) -> dict[str, Any] | None:
-    """Columns [n, ...] and masks bool[n], the caller's own. None: slots have different kinds of values under a key."""
+    """Return columns [n, ...] and masks bool[n], the caller's own. None: values of different kinds share a key."""
     if len(groups) == 1 and groups[0][1] == _every(n):
         return _whole(np.frombuffer(groups[0][2], groups[0][0].dtype), np.ones(n, np.bool_))
     groups = sorted(groups, key=lambda group: min(group[1]))  # columns stand in the order in which slots have them
@@ -243,7 +243,7 @@ def columns_of_rows(n: int, groups: Sequence[Group]) -> dict[str, Any] | None:
 
 
 def _whole(rows: np.ndarray, everywhere: np.ndarray) -> dict[str, Any]:
-    """Columns of the records of all slots."""
+    """Return columns of the records of all slots."""
     out: dict[str, Any] = {}
     for key in rows.dtype.names or ():
         column = rows[key]
@@ -253,7 +253,7 @@ def _whole(rows: np.ndarray, everywhere: np.ndarray) -> dict[str, Any]:
 
 
 def _merged(n: int, some: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any] | None:
-    """Columns of records of several dtypes, each of some slots."""
+    """Return columns of records of several dtypes, each of some slots."""
     having: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for slots, rows in some:
         for key in rows.dtype.names or ():
@@ -281,7 +281,10 @@ def _merged(n: int, some: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]
 
 @cache
 def _wider(dtype: Any, other: np.dtype) -> np.dtype | None:
-    """Of a column that holds both without loss, as `treadle.vector.infos` widens it. None: there one may round."""
+    """Return the dtype of a column that holds both without loss, as `treadle.vector.infos` widens it.
+
+    None: such a column may round.
+    """
     if np.can_cast(other, dtype, "same_kind"):
         return dtype if np.can_cast(other, dtype) else None
     return np.result_type(dtype, other)
@@ -294,7 +297,7 @@ def _every(n: int) -> tuple[int, ...]:
 
 # -- how rows travel where the schemas are known ---------------------------------------------------------------------
 
-HEAD = struct.Struct("=iii")  # number of the schema, how many slots, are they final infos?
+HEAD = struct.Struct("=iii")  # number of the schema, how many slots, 1 for final infos
 
 
 @cache
@@ -303,7 +306,7 @@ def _numbers(count: int) -> struct.Struct:
 
 
 def raw_of(infos: Mapping[int, Any], finals: Mapping[int, Any], schemas: Mapping[int, Schema]) -> bytes | None:
-    """Both as bytes; None where they hold more than rows of known schemas."""
+    """Return both as bytes; None where they hold more than rows of known schemas."""
     parts: list[bytes] = []
     for final, rows in enumerate((infos, finals)):
         if isinstance(rows, InfoRows):
@@ -320,7 +323,7 @@ def raw_of(infos: Mapping[int, Any], finals: Mapping[int, Any], schemas: Mapping
 
 
 def from_raw(data: bytes, schemas: Mapping[int, Schema]) -> tuple[InfoRows, Mapping[int, Any]]:
-    """The infos and the final infos of `raw_of`."""
+    """Return the infos and the final infos of `raw_of`."""
     groups: tuple[list[Group], list[Group]] = [], []
     at = 0
     while at < len(data):
@@ -345,17 +348,17 @@ class InfoPacker:
 
     def __init__(self, slots: tuple[int, ...]) -> None:
         self._slots = slots
-        self._schemas: dict[Any, Schema | None] = {}  # by keys and kinds; None: goes by message
+        self._schemas: dict[Any, Schema | None] = {}  # by keys and kinds; None: such infos go by message
         self._latest: dict[Any, Schema] = {}  # by the keys of an info, those of dicts within left out
 
     def pack(self, infos: dict[int, Any]) -> tuple[list[Group], dict[int, Any]]:
-        """Rows of the infos, and those that do not fit."""
+        """Return rows of the infos, and the infos that do not fit."""
         rest: dict[int, Any] = {}
         found: dict[Schema, dict[int, bytes]] = {}
         for i, info in infos.items():
             try:
                 schema, row = self._row(info)
-            except Exception:  # noqa: BLE001 - an integer beyond its cell; whatever a foreign key does: pickling tells
+            except Exception:  # noqa: BLE001 - an integer beyond its cell; a foreign key's error: pickling raises it
                 schema = None
             if schema is None:
                 rest[i] = info
@@ -366,7 +369,7 @@ class InfoPacker:
         return [(schema, tuple(rows), b"".join(rows.values())) for schema, rows in found.items()], rest
 
     def _row(self, info: Any) -> tuple[Schema | None, bytes]:
-        """An info's schema and row."""
+        """Return an info's schema and row."""
         if type(info) is not dict:
             return None, b""
         names = tuple(info)
@@ -380,7 +383,7 @@ class InfoPacker:
         return schema, schema.struct.pack(*values)
 
     def _read(self, info: Any) -> tuple[Schema | None, list[Any]]:
-        """Its schema, None where it must go by message; its values, as `struct` takes them."""
+        """Return an info's schema (None where it must go by message) and its values, in the form for `struct`."""
         keys: list[Any] = []
         values: list[Any] = []
         kinds: list[Any] = []
@@ -402,7 +405,7 @@ class InfoPacker:
 
 
 def _expand(info: dict[str, Any], keys: list[Any], values: list[Any], depth: int) -> bool:
-    """Lay out a dict with those within it. False where they are too deep."""
+    """Lay out a dict with those within it. Returns False where they are too deep."""
     for key, value in info.items():
         if type(value) is dict:
             keys += OPEN, key
@@ -416,9 +419,9 @@ def _expand(info: dict[str, Any], keys: list[Any], values: list[Any], depth: int
 
 
 def _fit(keys: Keys, kinds: Kinds) -> bool:
-    """Are these keys and values that rows can tell?"""
+    """Return True if rows can hold these keys and kinds of values."""
     names = [key for key in keys if type(key) is str]
-    if len(names) != len(kinds) + keys.count(OPEN):  # another key, be it one that looks like OPEN or CLOSE
+    if len(names) != len(kinds) + keys.count(OPEN):  # another key, even one that looks like OPEN or CLOSE
         return False
     if any(name.startswith("_") or name in ("", "final_obs") for name in names):
         return False

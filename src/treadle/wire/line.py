@@ -1,11 +1,10 @@
 """The line between the caller and one worker: two rings of words in the arena, a bell, and a channel for payloads.
 
-An entry of a ring is four words. The first is its number in the ring (1, 2, 3, ...) and is written last, so an entry
-is there exactly when it bears the number that the reader expects (with fences around it on processors that do not keep
-the order of writes, see `fences.py`). Both sides are led to a ring by a bell or by a
-death, never act on half an entry, and keep the order. Small payloads and answers lie in the entry's
-box, which saves the system calls of the channel; what does not fit goes by the channel: a payload before the entry that
-announces it, an answer after it.
+An entry of a ring is four words. The first is its number in the ring (1, 2, 3, ...) and is written last. So an entry is
+there exactly when it bears the number that the reader expects. Processors that do not keep the order of writes need
+fences around it (`fences.py`). A bell or a death leads both sides to a ring. They never act on half an entry, and keep
+the order. Small payloads and answers lie in the entry's box, which saves the system calls of the channel. Larger ones
+go by the channel: a payload before the entry that announces it, an answer after it.
 
 Each side has a class of its own: `Line` is the caller's end, `WorkerLine` the worker's.
 """
@@ -47,8 +46,11 @@ RESETS, OVER = -1, -2
 
 @dataclass(frozen=True)
 class LineFields:
-    """Where a line's words lie. `orders`: the boxes of the requests; `box`: those of the answers; `told`: how many
-    answers there are, in a row with those of all other lines. `fenced`: for both sides, see `fences.py`."""
+    """The places of a line's words.
+
+    `orders`: the boxes of the requests; `box`: those of the answers. `told`: how many answers there are, in a row with
+    those of all other lines. `fenced`: for both sides, see `fences.py`.
+    """
 
     bell: Field
     requests: Field
@@ -62,8 +64,8 @@ class LineFields:
 
     @classmethod
     def plan(cls, plan: Plan, slots: int, fenced: bool = False, told: Field | None = None) -> LineFields:
-        """Room for two requests a slot and a few for the pool itself; at least 16 for streams to run ahead."""
-        depth = max(16, 2 * slots + 4)  # a slot may be told what a policy says of it, and stepped
+        """Plan room for two requests a slot and a few for the pool itself; at least 16 for streams to run ahead."""
+        depth = max(16, 2 * slots + 4)  # a slot may get a policy's outputs, and be stepped
         entries, boxes = ("i8", (depth * 4,)), ("u1", (depth * BOX,))
         kinds = (("u1", (CELL,)), entries, boxes, entries, boxes, ("i8", (WORDS,)))
         bell, requests, orders, answers, box, words = (plan.add(*each) for each in kinds)
@@ -71,7 +73,7 @@ class LineFields:
 
 
 class Unsendable(Exception):
-    """An answer cannot be packed; `error` says why."""
+    """An answer cannot be packed; `error` is the reason."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"{type(error).__name__} while packing")
@@ -79,7 +81,7 @@ class Unsendable(Exception):
 
 
 class Chosen(tuple[list[int], None]):
-    """The payload of a step of one slot, that travels in the words of the request, without a message.
+    """The payload of a step of one slot, which travels in the words of the request, without a message.
 
     Attributes:
         which: the slot's number + 1.
@@ -94,11 +96,11 @@ class Chosen(tuple[list[int], None]):
         return chosen
 
     def discard(self) -> None:
-        """As `channel.Packed.discard`: nothing was made for it."""
+        """Do nothing, unlike `channel.Packed.discard`: no file was made for it."""
 
 
 class LineEnd:
-    """What both ends have: the rings and the boxes, the bells, and the channel beside them."""
+    """The parts of both ends: the rings and the boxes, the bells, and the channel beside them."""
 
     def __init__(self, arena: Arena, fields: LineFields, bell: Bell, pool_bell: Bell, channel: Any) -> None:
         self.fenced, self.depth = fields.fenced, fields.depth
@@ -117,10 +119,10 @@ class Line(LineEnd):
 
     Args:
         slots: the worker's.
-        longest: ns of waits that it tries in; see `Rhythm`.
+        longest: ns for which it keeps trying before it sleeps; see `Rhythm`.
 
     Attributes:
-        one_to_one: has every request had one answer? Streams have many.
+        one_to_one: True if every request has had one answer. Streams have many.
         posted: requests posted.
         taken: answers taken.
     """
@@ -142,7 +144,7 @@ class Line(LineEnd):
         self._kept: Reply | None = None  # an answer that Ctrl-C kept `take` from giving
 
     def clear(self) -> None:
-        """Start over, for a new worker on the same words (the caller calls this before the worker maps them)."""
+        """Start over, for a new worker on the same words. Called before the worker maps them."""
         for words in (self.requests, self.answers, self.words, self.told):
             words[:] = view(np.zeros(len(words), np.int64))
         self.posted = self.taken = 0
@@ -150,7 +152,7 @@ class Line(LineEnd):
         self._schemas = {}
 
     def post(self, id: int, op: int, block: int = -1, packed: Any = None) -> None:
-        """Hand the worker a request and ring; `packed`: its payload, as the channel packs it. Never waits."""
+        """Post a request to the worker and ring. `packed`: its payload, as the channel packs it. Never waits."""
         if type(packed) is Chosen:
             self.post_bare(id, op + packed.which * CHOSEN, block)
         elif packed is None:
@@ -166,7 +168,7 @@ class Line(LineEnd):
                 self.post_bare(id, op + WITH_PAYLOAD, block)
 
     def post_bare(self, id: int, op: int, block: int) -> None:
-        """`post` of a request without a payload."""
+        """Post a request without a payload."""
         at, number = self.posted % self.depth * 4, self.posted + 1
         words = self.requests
         words[at + 1] = id
@@ -174,15 +176,15 @@ class Line(LineEnd):
         words[at + 3] = block
         if self.fenced:
             fence()
-        words[at] = self.posted = number  # nothing between the two looks for signals: it is posted or not, if not rung
+        words[at] = self.posted = number  # no signal is handled between the two: it is posted or not, if not rung
         self.bell.release()
 
     def idle(self) -> bool:
-        """Has every request been answered, and every answer been taken? Never of a line that streams."""
+        """Return True if every request is answered and every answer taken; always False for a line that streams."""
         return self.one_to_one and self.taken == self.posted
 
     def take(self, timeout: float) -> Reply | None:
-        """The next answer, None when there is none. `timeout` bounds the wait for a payload that was announced."""
+        """Return the next answer, None when there is none. `timeout` bounds the wait for an announced payload."""
         if (kept := self._kept) is not None:
             self._kept = None
             return kept
@@ -201,7 +203,7 @@ class Line(LineEnd):
         return reply
 
     def take_rows(self) -> Extras:
-        """What the next answer says, which is known to be there and to say nothing but rows."""
+        """Return the extras of the next answer, which is known to be there and to hold nothing but rows."""
         at, number = self.taken % self.depth, self.taken + 1
         start = at * BOX
         infos, finals = from_raw(bytes(self.box[start : start + self.answers[at * 4 + 3]]), self._schemas)
@@ -243,19 +245,21 @@ class Line(LineEnd):
         return reply
 
     def beat(self) -> int | None:
-        """A number that changes while the worker's stream gets on; None while it waits for the caller."""
+        """Return a number that changes while the worker's stream gets on; None while it waits for the caller."""
         return None if self.words[STARVED] else self.words[BEAT]
 
     def making(self) -> tuple[int | None, int | None]:
-        """The episode that the worker's stream is making alone, and the step that it is at, from 1; None: none, or it
-        is being reset."""
+        """Return the episode that the worker's stream is making alone, and its present step, from 1.
+
+        Episode None: none, or several. Step None: the episode is being reset.
+        """
         episode, began, beat = self.words[EPISODE], self.words[BEGAN], self.words[BEAT]
         if not episode or began == OVER:
             return None, None
         return episode - 1, beat - began + 1 if began >= 0 else None
 
     def looks(self) -> int:
-        """How often the worker's streams have looked whether to stop; one of small steps looks at every step."""
+        """Return how often the worker's streams have looked whether to stop; small steps have one look each."""
         return self.words[BEAT]
 
     def stop(self, id: int) -> None:
@@ -265,7 +269,7 @@ class Line(LineEnd):
 
 
 class WorkerLine(LineEnd):
-    """The worker's end; `longest`: ns of waits that it tries in, see `Rhythm`.
+    """The worker's end; `longest`: ns for which it keeps trying before it sleeps, see `Rhythm`.
 
     Attributes:
         taken: requests taken.
@@ -278,7 +282,7 @@ class WorkerLine(LineEnd):
         super().__init__(arena, fields, bell, pool_bell, channel)
         self.await_request = Waiting(bell, longest).until
         self.taken = self.given = 0
-        self._chosen: dict[int, Chosen] = {}  # those that were asked for, by `which`
+        self._chosen: dict[int, Chosen] = {}  # those that were requested, by `which`
 
     def next(self) -> tuple[int, int, int, Any]:
         """Wait for the next request: (id, op, block, payload). Raises EOFError when the caller is gone."""
@@ -312,37 +316,40 @@ class WorkerLine(LineEnd):
         return id, op, block, payload
 
     def stopped(self, id: int) -> bool:
-        """Has the caller asked that the stream of request `id` end? To ask is to show that it gets on."""
+        """Return True if the caller has asked the stream of request `id` to end. A call shows that the stream gets
+        on."""
         words = self.words
         words[BEAT] += 1
         return words[STOP] >= id
 
     def resets(self, episode: int) -> None:
-        """The stream makes an episode, alone, and begins with its reset."""
+        """Note that the stream makes an episode, alone, and begins with its reset."""
         self.words[EPISODE], self.words[BEGAN] = episode + 1, RESETS
 
     def begins(self) -> None:
-        """The episode's first step is next. From now on `stopped` counts them."""
+        """Note that the episode's first step is next. From now on `stopped` counts the steps."""
         self.words[BEGAN] = self.words[BEAT]
 
     def plays(self, episode: int, steps: int) -> None:
-        """The step after so many of this episode is next, of several that are made. To say it is to show that it gets
-        on."""
+        """Note that the step after `steps` of this episode is next, of several that are made.
+
+        A call shows that the stream gets on.
+        """
         words = self.words
         words[BEAT] += 1
         words[EPISODE], words[BEGAN] = episode + 1, words[BEAT] - steps
 
     def ends(self) -> None:
-        """The episode, or the step of several episodes, is made."""
+        """Note that the episode, or the step of several episodes, is made."""
         self.words[BEGAN] = OVER
 
     @property
     def latest_episode(self) -> int | None:
-        """The episode that the stream makes, or has made last; None: none, or several at once."""
+        """The latest episode that the stream makes or has made; None: none, or several at once."""
         return self.words[EPISODE] - 1 if self.words[EPISODE] else None
 
     def credit(self, id: int) -> bool:
-        """Wait until a stream may answer; two entries always stay free. False when it was stopped meanwhile."""
+        """Wait until a stream may answer; two entries always stay free. Returns False if it was stopped meanwhile."""
         words = self.words
         while self.given - words[CREDIT] >= self.depth - 2:
             words[STARVED] = 1
@@ -350,7 +357,7 @@ class WorkerLine(LineEnd):
                 break
             if self.given - words[CREDIT] >= self.depth - 2:
                 self.bell.acquire(True, 0.05)
-        # before it is not starved any more: the time that it has waited does not count
+        # before STARVED is cleared: the time that it has waited does not count
         getting_on = not self.stopped(id)
         words[STARVED] = 0
         return getting_on
@@ -358,7 +365,7 @@ class WorkerLine(LineEnd):
     def answer(self, id: int, extras: Extras | None, last: bool = True, ended: bool = False) -> None:
         """Answer request `id` and ring. Raises Unsendable, with nothing sent.
 
-        `ended`: an episode ended in this step, so that the caller looks at the flags.
+        `ended`: an episode ended in this step, so that the caller reads the flags.
         """
         flags = (0 if last else FLAG_MORE) | (FLAG_ENDED if ended else 0)
         boxed, packed = b"", None
@@ -375,11 +382,12 @@ class WorkerLine(LineEnd):
                     flags |= FLAG_CHANNEL
                 else:
                     if _only_rows(extras):
-                        # told, as nothing can keep them from arriving: nothing foreign goes along, and no descriptor
+                        # noted as sent, since nothing foreign and no descriptor goes along that could keep them from
+                        # arriving
                         self._schemas.update(_schemas(extras))
                     boxed, packed, flags = packed.body, None, flags | FLAG_BOX
         if packed is not None and self.channel.in_process:
-            self.channel.send_packed(packed)  # nothing to wait for: let the message be there before the bell rings
+            self.channel.send_packed(packed)  # nothing to wait for: the message is there before the bell rings
             packed = None
         at = self.given % self.depth
         if boxed:
@@ -392,14 +400,14 @@ class WorkerLine(LineEnd):
         if self.fenced:
             fence()
         words[at] = self.given
-        self.told[0] = self.given  # after it: who sees this looks there
+        self.told[0] = self.given  # after the entry: a caller that sees this looks there
         self.pool_bell.release()
         if packed is not None:
             self.channel.send_packed(packed, block=True)
 
 
 def _only_rows(extras: Extras) -> bool:
-    """Does an answer say nothing but infos, and those as rows?"""
+    """Return True if an answer has nothing but infos, and those as rows."""
     infos, loose, finals, raised = extras
     return not (loose or raised) and all(
         isinstance(rows, InfoRows) and not rows.rest for rows in (infos, finals) if rows
@@ -407,7 +415,7 @@ def _only_rows(extras: Extras) -> bool:
 
 
 def _schemas(extras: Extras) -> dict[int, Schema]:
-    """Those that an answer tells, by number."""
+    """Return the schemas of an answer, by number."""
     found: dict[int, Schema] = {}
     for rows in (extras.infos, extras.finals):
         if isinstance(rows, InfoRows):

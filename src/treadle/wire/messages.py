@@ -1,6 +1,6 @@
 """The only things that travel between a caller and its workers (numbers of fixed shape travel through the arena).
 
-Copies of what environments hand out: they are the taker's own, whatever an environment does to its arrays later.
+This file also copies the values that environments return, as environments may change their arrays later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FINAL = (type(None), bool, int, float, str, bytes, np.generic)
 
 
 def portable(action: Any) -> Any:
-    """The action itself when it is small and plain, else its repr."""
+    """Return the action itself when it is small and plain, else its repr."""
     if isinstance(action, _FINAL):
         return action
     if isinstance(action, np.ndarray) and action.nbytes <= 4096 and not action.dtype.hasobject:
@@ -37,8 +37,10 @@ def portable(action: Any) -> Any:
 
 
 def checked_info(info: Any) -> Any:
-    """An info as the environment returned it, not empty. Raises TypeError for what is no dict, and ValueError for a
-    dict that holds itself, which nobody could lay out in columns."""
+    """Return an info as the environment returned it, not empty.
+
+    Raises TypeError for a value that is not a dict, and ValueError for a dict that holds itself: it has no columns.
+    """
     if type(info) is not dict and not isinstance(info, Mapping):
         raise TypeError(f"an info must be a dict, got {type(info).__name__}")
     for value in info.values():
@@ -49,7 +51,8 @@ def checked_info(info: Any) -> Any:
 
 
 def _check_nested(info: Any, above: set[int], sound: set[int]) -> None:
-    """`above`: dicts that hold this one; `sound`: those that are known to be so."""
+    """Raise ValueError for a dict that holds itself. `above`: dicts that hold this one; `sound`: dicts already
+    checked."""
     if id(info) in above:
         raise ValueError("an info must not hold itself")
     above.add(id(info))
@@ -61,7 +64,7 @@ def _check_nested(info: Any, above: set[int], sound: set[int]) -> None:
 
 
 def snapshot(value: Any) -> Any:
-    """A copy that later steps of the env cannot change: what pickling gives for free between processes."""
+    """Return a copy that later steps of the environment cannot change, as pickling makes between processes."""
     try:
         return copied(value)
     except RecursionError:  # it holds itself
@@ -69,7 +72,7 @@ def snapshot(value: Any) -> Any:
 
 
 def numbers_copied(infos: Mapping[int, Any]) -> dict[int, Any] | None:
-    """Copies of infos that are dicts of numbers; None where one is more than that."""
+    """Return copies of infos that are dicts of numbers; None where one has other values."""
     copies, are_numbers = {}, NUMBERS.issuperset
     for i, info in infos.items():
         if type(info) is not dict or not are_numbers(map(type, info.values())):
@@ -98,7 +101,7 @@ def _deeply_copied(value: Any) -> Any:
 MOST = 65536  # characters that the text of an exception may have
 DEEPEST = 16  # containers in one another
 MEMBERS, GENERATIONS = 64, 4  # exceptions of a group that travel on their own, and groups in one another
-CAUSES = 8  # that travel with an exception
+CAUSES = 8  # causes that travel with an exception
 
 SPEECHLESS = "<its __str__ failed>"
 
@@ -106,11 +109,11 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 400
 _SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 20
 
-_PLACING = "treadle_"  # attributes that say where an exception happened begin so: see `Server._raised`
+_PLACING = "treadle_"  # prefix of attributes that hold where an exception happened: see `Server._raised`
 
 
 class Op(IntEnum):
-    """What a request asks of a worker's slots."""
+    """The operation that a request asks of a worker's slots."""
 
     RESET = 1  # payload: {slot: (seed, options)}
     STEP = 2  # actions are in the arena; payload: (slots or None for all, actions by message or None), or nothing
@@ -125,7 +128,7 @@ CLOSING = 2**62  # the number of the last request: above all others, so that it 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One numbered order to one worker. `block` says which rows the answer goes to; -1: none."""
+    """One numbered order to one worker. `block`: the rows that the answer goes to; -1: none."""
 
     id: int
     op: Op
@@ -134,12 +137,12 @@ class Request:
 
 
 class Extras(NamedTuple):
-    """What a reply says beyond the arena's rows. Keys are slots; a slot without a word is not in the dict.
+    """The parts of a reply beyond the arena's rows. Keys are slots; a slot without such a part is not in the dict.
 
     Attributes:
         infos: non-empty info dicts (reset, step; `InfoRows` where they are numbers) or results (call, stream).
         loose: observation leaves without a fixed shape, in layout order.
-        finals: (final_info, leaves of the final observation that its row does not tell, by index) of slots that moved
+        finals: (final_info, leaves of the final observation that its row does not hold, by index) of slots that moved
             on within this step.
         raised: failures, one slot each; the other slots' results are good.
     """
@@ -160,17 +163,19 @@ class Reply:
 
 
 class Frames:
-    """The traceback of an exception as it was raised, for whoever is in the same process. There it stays: to pickle
-    this is to let go of it, as it is to take it, so that frames and what they know are held no longer than needed."""
+    """The traceback of an exception as it was raised, for code in the same process.
+
+    Pickling or taking it drops it here, so that frames and their objects are held no longer than needed.
+    """
 
     __slots__ = ("_traceback",)
 
     def __init__(self, error: BaseException | None = None) -> None:
-        # not by the name, which an exception's class may have given another meaning
+        # not by its name, which an exception's class may have given another meaning
         self._traceback = None if error is None else vars(BaseException)["__traceback__"].__get__(error)
 
     def take(self) -> TracebackType | None:
-        """The traceback; None where this has come from elsewhere, or it was taken before."""
+        """Return the traceback; None where this has come from another process, or it was taken before."""
         traceback, self._traceback = self._traceback, None
         return traceback
 
@@ -184,12 +189,12 @@ class Frames:
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception as text, and as a pickle where it can be had again from one.
+    """An exception as text, and as a pickle where it can be rebuilt from one.
 
     Attributes:
         frames: where it was raised, for the caller's own process.
         trail: what the program did until then, for a repro (`play.player`).
-        builtin: the name of the nearest built-in class; "": there was no exception.
+        builtin: the name of the nearest built-in class; "": no exception was raised.
         pickled: it, and its causes: see `_pickled`.
         members: of an exception group.
     """
@@ -215,11 +220,11 @@ class Raised:
     def of(
         cls, error: BaseException, phase: str, *, catch: Any = BaseException, generation: int = 0, **where: Any
     ) -> Raised:
-        """Raises nothing of the kind `catch`, whatever the exception's own methods do."""
+        """Make it of an exception. Raises nothing of the kind `catch`, whatever the exception's own methods do."""
         kind, held = type(error), attributes_of(error)
         for name in [name for name in held if type(name) is str and name.startswith(_PLACING)]:
             del held[name]
-        if issubclass(kind, Mismatch):  # `isinstance` would ask it, too
+        if issubclass(kind, Mismatch):  # `isinstance` would also read the exception's `__class__`
             misfit: Any = error
             where.update(path=tuple(misfit.path), expected=misfit.expected, got=misfit.got)
         inner: tuple[BaseException, ...] = ()
@@ -238,17 +243,18 @@ class Raised:
         )
 
     def rebuilt(self) -> BaseException | None:
-        """The exception; None where it cannot be unpickled here."""
+        """Return the exception; None where it cannot be unpickled here."""
         try:
             return None if self.pickled is None else _unpickled(self.pickled)
         except KeyboardInterrupt:
             raise
-        except BaseException:  # noqa: BLE001 - foreign code, which has lost its modules or its mind
+        except BaseException:  # noqa: BLE001 - foreign code, which may lack its modules or fail in any way
             return None
 
 
 def _pickled(error: BaseException, catch: Any) -> bytes | None:
-    """The exception, and its causes as far as that goes; None where it cannot be pickled, unpickled and shown."""
+    """Return the exception, pickled with as many causes as can be; None if it cannot be pickled, unpickled and
+    shown."""
     chain: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and len(chain) <= CAUSES and not any(cause is each for each in chain):
@@ -270,7 +276,7 @@ def _unpickled(data: bytes) -> BaseException:
     chain = pickling.known(data)
     above: BaseException | None = None
     for error, notes in chain:
-        held = attributes_of(error)  # raises TypeError of what is no exception
+        held = attributes_of(error)  # raises TypeError for what is not an exception
         if notes is not None:
             held["__notes__"] = notes  # a `__reduce__` may have left them out
         if above is not None:
@@ -281,15 +287,15 @@ def _unpickled(data: bytes) -> BaseException:
 
 
 def name_of(cls: type) -> str:
-    """The name of a class, whatever its metaclass says."""
+    """Return the name of a class, whatever its metaclass does."""
     return str.__str__(vars(type)["__qualname__"].__get__(cls))
 
 
 def _traceback_of(error: BaseException, said: str, catch: Any) -> str:
-    """The text of its traceback, those of its causes included. Raises nothing of the kind `catch`."""
+    """Return the text of its traceback, with those of its causes. Raises nothing of the kind `catch`."""
     try:
         text = "".join(traceback.format_exception(error))
-    except catch:  # causes that are none, say
+    except catch:  # causes that are not exceptions, for example
         frames = vars(BaseException)["__traceback__"].__get__(error)
         text = "".join(traceback.format_tb(frames)) + f"{said}\n"
     return _cut(text, 4 * MOST)
@@ -297,7 +303,7 @@ def _traceback_of(error: BaseException, said: str, catch: Any) -> str:
 
 def _said(error: BaseException, catch: Any) -> str:
     try:
-        return _cut(str.__str__(str(error)), MOST)  # `__str__` may return a kind of str with ways of its own
+        return _cut(str.__str__(str(error)), MOST)  # `__str__` may return a subclass of str with methods of its own
     except catch:
         return SPEECHLESS
 
@@ -307,7 +313,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def shown(value: Any, catch: Any = Exception) -> str:
-    """A short repr of anything. Raises nothing of the kind `catch`."""
+    """Return a short repr of any object. Raises nothing of the kind `catch`."""
     try:
         return _cut(str.__str__(_SHORT.repr(value)), 1000)
     except catch:
@@ -320,7 +326,7 @@ class WorkerSpec:
 
     Attributes:
         programs: a pickled list of factories, one a slot.
-        descriptors: how many of them follow, in messages of their own; see `carried.py`.
+        descriptors: how many descriptors follow, in messages of their own; see `carried.py`.
         trace: the directory that its events are written into; None: it records none. See `recorder.py`.
     """
 
@@ -336,7 +342,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class Hello:
-    """A worker's first word: its slots are built. One description a slot (spaces and metadata)."""
+    """A worker's first message: its slots are built. One description a slot (spaces and metadata)."""
 
     pid: int
     descriptions: tuple[Any, ...] = ()
@@ -345,9 +351,12 @@ class Hello:
 
 @dataclass(frozen=True)
 class ExitReport:
-    """How a worker ended. code None and signal None: it is still running, or nobody could tell. `oom`: what says that
-    memory ran out, "" when nothing does, None when nobody counts. `at`: what one elsewhere was doing.
-    `lines`: how many it wrote, of which `stderr` has the last."""
+    """How a worker ended.
+
+    `code` and `signal` are both None while it is still running, or when its end is unknown. `oom`: the evidence that
+    memory ran out, "" when there is none, None when the kernel does not count. `at`: where a worker on another machine
+    was. `lines`: how many it wrote, of which `stderr` has the last.
+    """
 
     code: int | None = None
     signal: str | None = None
@@ -367,8 +376,10 @@ def signal_name(number: int) -> str:
 
 
 def without_failing(extras: Extras, phase: str, keep: Callable[[Any], Any], catch: Any = BaseException) -> Extras:
-    """The same reply, of what `keep` makes of each slot's part (pickles it, copies it: it runs foreign code). A slot
-    with which it fails has failed itself instead, the leaf named; with what is of the kind `catch`."""
+    """Return the same reply with each slot's part as `keep` makes it (pickles it, copies it: it runs foreign code).
+
+    A slot for which `keep` raises something of the kind `catch` has failed itself instead, with the leaf named.
+    """
     raised = dict(extras.raised)
     tables: list[dict[int, Any]] = [{}, {}, {}]
     given: Any = zip(tables, extras[:3], ("info", "observation", "final_info"), strict=True)
@@ -387,13 +398,13 @@ def without_failing(extras: Extras, phase: str, keep: Callable[[Any], Any], catc
 
 
 def picklable(value: Any) -> Any:
-    """The value itself. Raises what pickling it raises."""
+    """Return the value itself. Raises what pickling it raises."""
     pickling.dumps(value)
     return value
 
 
 def unsendable(value: Any, name: str, catch: Any = BaseException) -> TypeError | None:
-    """The error that names the leaf of `value` that cannot be pickled; None when it can be."""
+    """Return the error that names the leaf of `value` that cannot be pickled; None when it can be."""
     found = _unpicklable(value, name, catch, set())
     return None if found is None else TypeError(f"{found[0]} cannot be sent to the caller: {found[1].message}")
 

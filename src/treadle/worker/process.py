@@ -40,7 +40,7 @@ START_METHODS = ("forkserver", "spawn", "fork")
 PAYLOAD_TIMEOUT = 30.0  # seconds for the rest of a message that a worker has announced
 OWN, CGROUP, VMSTAT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"), Path("/proc/vmstat")
 
-Kills = dict[str, int]  # file -> how many processes it counts as killed; files that count none are left out
+Kills = dict[str, int]  # file -> how many processes it counts as killed; files without such a count are left out
 
 
 @dataclass(frozen=True)

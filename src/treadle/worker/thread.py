@@ -112,7 +112,7 @@ class ThreadWorker(Worker):
         self._places.put((theirs, place.rows))
 
     def ended(self) -> bool:
-        return self._owner.gone  # not Thread.is_alive: an interrupt can make it return True for ever
+        return self._owner.gone  # not Thread.is_alive, which an interrupt can leave wrong for ever
 
     @property
     def measured(self) -> bool:
