@@ -1,4 +1,4 @@
-"""Checks of arguments: each raises UsageError, which names the argument and tells what was given, or what was meant."""
+"""Checks of arguments. Each raises UsageError, which names the argument, and its value or the probable name."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from typing import Any, TypeVar
 from treadle import gone
 from treadle.errors import UsageError
 
-MOST = 2**63 - 1  # of anything that is counted: what says "no limit" elsewhere, too
+MOST = 2**63 - 1  # the largest count; other modules use it for "no limit"
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-NEAR = 0.75  # how alike a name of ours and one of an environment's are that is meant for it: difflib's ratio
+NEAR = 0.75  # difflib's ratio from which an environment's argument counts as a misspelt option of ours
 
 
 def check_whole(least: int = 1, most: int = MOST, /, *, none: bool = True, **given: Any) -> None:
-    """Raises UsageError for what is no whole number from `least` to `most`, nor None where that may be; by its name."""
+    """Raise UsageError, by its name, for a value that is not a whole number from `least` to `most`.
+
+    `none`: True: None is allowed, too.
+    """
     for name, value in given.items():
         if none and value is None:
             continue
@@ -32,7 +35,7 @@ def check_whole(least: int = 1, most: int = MOST, /, *, none: bool = True, **giv
 
 
 def check_workers(workers: Any, *, none: bool = True) -> None:
-    """Raises UsageError for what is no number of workers, nor None where that may be."""
+    """Raise UsageError unless `workers` is a whole number of at least 1, or None with `none`."""
     try:
         check_whole(none=none, workers=workers)
     except UsageError as error:
@@ -41,13 +44,16 @@ def check_workers(workers: Any, *, none: bool = True) -> None:
 
 
 def check_seed(seed: Any, name: str = "seed") -> None:
-    """Raises UsageError for a negative number: environments would refuse it, in the middle of a reset of many."""
+    """Raise UsageError for a negative number, which environments would refuse in the middle of a reset of many."""
     if isinstance(seed, Integral) and seed < 0:
         raise UsageError(f"{name} must not be negative, got {seed}")
 
 
 def several(name: str, given: Any, fits: Callable[[Any], bool], what: str) -> tuple[Any, ...]:
-    """They as a tuple. Raises UsageError, by its name, for what is no several of what fits; `what`: these, in words."""
+    """Return `given` as a tuple. Raises UsageError unless it is a sequence whose items all pass `fits`.
+
+    `what`: the items in words, for the message.
+    """
     each = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
     if each is None or not all(map(fits, each)):
         raise UsageError(f"{name} is a sequence of {what}, got {given!r}")
@@ -55,7 +61,7 @@ def several(name: str, given: Any, fits: Callable[[Any], bool], what: str) -> tu
 
 
 def path_of(name: str, given: Any) -> Path:
-    """It as a path. Raises UsageError for what is none."""
+    """Return `given` as a path. Raises UsageError for "" and for objects that are not paths."""
     try:
         if given != "":  # which would be the current directory
             return Path(given)
@@ -65,7 +71,7 @@ def path_of(name: str, given: Any) -> Path:
 
 
 def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = False) -> None:
-    """Raises UsageError for what is no time to wait."""
+    """Raise UsageError unless `seconds` is a positive number, 0 with `zero`, or None with `none`."""
     if none and seconds is None:
         return
     if (
@@ -78,7 +84,7 @@ def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = F
 
 
 def as_bytes(given: str) -> int:
-    """Bytes of a text such as "2GB" (10^9) or "1.5 GiB" (2^30). Raises UsageError."""
+    """Return the bytes of a text such as "2GB" (10^9) or "1.5 GiB" (2^30). Raises UsageError for any other text."""
     found = re.fullmatch(r"([0-9]*\.?[0-9]+) *([kmgt]i?)?b?", given.strip().lower())
     size = float(found[1]) * UNITS[found[2] or ""] if found else 0.0
     if size < 1 or size != size // 1:
@@ -87,7 +93,7 @@ def as_bytes(given: str) -> int:
 
 
 def parameters_of(function: Any) -> list[inspect.Parameter] | None:
-    """What a function, or a class, is called with; None where it does not say."""
+    """Return the parameters of a function or a class; None if its signature cannot be read."""
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -95,12 +101,14 @@ def parameters_of(function: Any) -> list[inspect.Parameter] | None:
 
 
 class NoSuchOption(UsageError, TypeError):
-    """An option that there is none of, as Python's own error for an unknown argument."""
+    """An unknown keyword argument; a TypeError, as Python's own error is."""
 
 
 def check_names(face: Callable[..., Any], given: Iterable[str], taken: Collection[str] = ()) -> None:
-    """Raises NoSuchOption for a keyword argument that `face`, a function or a class, hands on and that is not `taken`
-    there. The error names the face, and of all that it takes the nearest name."""
+    """Raise NoSuchOption for the first keyword argument of `face`, a function or a class, that is not `taken`.
+
+    The error names `face` and the nearest name among its arguments.
+    """
     for name in given:
         if name not in taken:
             written = _written((*taken, *arguments_of(face)))
@@ -117,11 +125,16 @@ def check_names(face: Callable[..., Any], given: Iterable[str], taken: Collectio
 
 
 def check_not_ours(face: str, make: Any, given: Iterable[str], ours: Collection[str], otherwise: str) -> None:
-    """Raises NoSuchOption for a keyword argument that would go to an environment's constructor, before one is built.
-    Refused are those that are gone, fields of objects that `face` takes, and names that are nearly one of `ours`.
+    """Raise NoSuchOption for a wrong keyword argument that would go to an environment's constructor, before it is made.
 
-    `make`: what makes the environment; names of its signature are left to it. `otherwise`: which way one of the
-    constructor's own goes there all the same.
+    Refused are names of earlier versions, fields of objects that `face` takes, and names that are almost one of `ours`.
+
+    Args:
+        face: the name of the function or class that the user called.
+        make: makes the environment; names in its signature are not refused.
+        given: the keyword arguments.
+        ours: options of `face`.
+        otherwise: the end of the message: another way to pass an argument to the constructor.
     """
     written = _written(ours)
     theirs = {each.name for each in parameters_of(make) or ()}
@@ -135,19 +148,19 @@ def check_not_ours(face: str, make: Any, given: Iterable[str], ours: Collection[
 
 
 def _written(taken: Iterable[str]) -> dict[str, str]:
-    """How each of these keyword arguments is written, and each field of an object among them."""
+    """Return name -> the way to write it, for keyword arguments and for the fields of objects among them."""
     names = {each: f"{each}=" for each in taken}
     return names | {each: how for each in gone.FIELDS if (how := gone.field_of(each, names))}
 
 
 def _misplaced(face: str, name: str, written: Mapping[str, str]) -> str | None:
-    """The sentence that refuses a name that is gone or a field of an object; None: it is neither."""
+    """Return the error's text for a name of an earlier version or a field of an object; None: it is neither."""
     inside = f"{face}() takes {name} in an object: {written[name]}" if name in gone.FIELDS.keys() & written else None
     return gone.instead(f"{name}=") or inside
 
 
 def _nearest(name: str, written: Mapping[str, str], near: float = 0.6) -> str:
-    """What may be meant by a name that is not `written`, as it is written; "" where nothing is."""
+    """Return the nearest name to one that is not `written`, in the way to write it; "" if none is near."""
     meant = gone.KNOWN.get(name, "")
     found = [meant] if meant in written else difflib.get_close_matches(name, written, 1, near)
     return written[found[0]] if found else ""
@@ -157,7 +170,10 @@ Face = TypeVar("Face", bound=Callable[..., Any])
 
 
 def suggests(face: Face) -> Face:
-    """The function or dataclass, whose error of an unknown keyword argument names the nearest: see `check_names`."""
+    """Decorate a function or dataclass, so that its error for an unknown keyword argument names the nearest one.
+
+    See `check_names`.
+    """
     made = face.__init__ if isinstance(face, type) else face  # type: ignore[misc]
     taken = arguments_of(face)
 
@@ -173,8 +189,10 @@ def suggests(face: Face) -> Face:
 
 
 def arguments_of(face: Callable[..., Any]) -> set[str]:
-    """The names of the arguments of a function; or of a class, those of its bases' constructors included that its own
-    hands on."""
+    """Return the names of a function's arguments, or those of a class's constructor.
+
+    If a constructor passes keyword arguments on, the arguments of its bases' constructors are included.
+    """
     found: set[str] = set()
     for one in [vars(each).get("__init__") for each in face.__mro__] if isinstance(face, type) else [face]:
         given = inspect.signature(one).parameters.values() if inspect.isfunction(one) else ()

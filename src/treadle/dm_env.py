@@ -1,8 +1,8 @@
-"""dm_env, both ways: its environments in Treadle's slots, and Treadle's vectors behind its interface.
+"""The bridge to dm_env: its environments in Treadle's slots, and Treadle's vectors with its interface.
 
-The two interfaces say the same in other words. A step of type LAST is a termination where its discount is 0, else a
-truncation; the step after it ignores its action and is of type FIRST, which is Gymnasium's NEXT_STEP autoreset. What a
-discount tells beyond that (one below 1 within an episode, say) travels in an environment's info as "discount".
+The two interfaces are equivalent. A step of type LAST is a termination if its discount is 0, else a truncation. The
+step after it ignores its action and is of type FIRST, which is Gymnasium's NEXT_STEP autoreset. Any other discount, for
+example one below 1 within an episode, travels in the environment's info as "discount".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIRST, MID, LAST = (int(each) for each in dm_env.StepType)
 
 
 def space_of(spec: Any) -> gym.Space:
-    """The space of a spec, or of specs in dicts, lists and tuples. Raises UsageError for a kind that has none."""
+    """Return the space of a spec, or of specs in dicts, lists and tuples. Raises UsageError for other kinds."""
     if isinstance(spec, dict):
         return gs.Dict({key: space_of(part) for key, part in spec.items()})
     if isinstance(spec, list | tuple):
@@ -51,7 +51,7 @@ def space_of(spec: Any) -> gym.Space:
 
 
 def spec_of(space: gym.Space, name: str | None = None) -> Any:
-    """The spec of a space, or of spaces in Dicts and Tuples. Raises UsageError for one without a fixed shape."""
+    """Return the spec of a space, or of spaces in Dicts and Tuples. Raises UsageError if a space has no fixed shape."""
     if isinstance(space, gs.Dict):
         return {key: spec_of(part, key) for key, part in space.spaces.items()}
     if isinstance(space, gs.Tuple):
@@ -103,7 +103,7 @@ class FromDmEnv(gym.Env):
         self.inner.close()
 
     def _seen(self, observation: Any) -> Any:
-        """The observation; scalars, which dm_env allows as Python's, as arrays of their spec's dtype."""
+        """Return the observation, with Python scalars, which dm_env allows, as arrays of their spec's dtype."""
         return _with_specs(observation, self._spec)
 
     def _seeded(self, seed: int) -> None:
@@ -123,7 +123,10 @@ class FromDmEnv(gym.Env):
 
 
 def _random_state(env: Any) -> np.random.RandomState | None:
-    """Where dm_control's environments have their generator: its suite in the task, its composer in the environment."""
+    """Return the generator of a dm_control environment: its suite's is in the task, its composer's in the environment.
+
+    None: it has neither.
+    """
     for state in (getattr(getattr(env, "task", None), "random", None), getattr(env, "random_state", None)):
         if isinstance(state, np.random.RandomState):
             return state
@@ -139,17 +142,17 @@ def _with_specs(value: Any, spec: Any) -> Any:
 
 
 def from_dm_env(make: Callable[..., Any], *, seed: Callable[[Any, int], Any] | None = None) -> Callable[..., FromDmEnv]:
-    """What builds a Gymnasium environment from a `dm_env.Environment`, for `treadle.make_vec`, `collect` and the rest.
+    """Return a function that makes a Gymnasium environment of a `dm_env.Environment`, for `make_vec`, `collect` etc.
 
     Args:
-        make: returns the environment; called where it is to run.
-        seed: `seed(env, number)` is called before a reset that is given one. None: dm_control's environments have their
-            generator seeded (as `suite.load(..., task_kwargs={"random": number})` does it); any other is made anew
-            by `make(seed=number)`, where `make` takes that; else a warning says that seeds change nothing.
+        make: returns the environment; called in the process that runs it.
+        seed: `seed(env, number)` is called before a reset with a seed. None: the generator of a dm_control environment
+            is seeded, as by `suite.load(..., task_kwargs={"random": number})`. Other environments are made anew by
+            `make(seed=number)`, if `make` takes it; else a warning says that seeds have no effect.
 
     Raises:
-        UsageError: `make` cannot be called. Where it is built, what it returns is no dm_env environment, or has specs
-            that no space has.
+        UsageError: `make` cannot be called. In the worker: `make` does not return a dm_env environment, or its specs
+            have no spaces.
     """
     if not callable(make):
         raise UsageError(f"a function that makes a dm_env.Environment is wanted, got {type(make).__name__}")
@@ -163,12 +166,12 @@ class DmVector(dm_env.Environment):
     """n environments as one `dm_env.Environment` whose time steps are batches.
 
     `step_type` is int64[n] of `dm_env.StepType`, `reward` and `discount` are float64[n] (0 and 1 in rows of type
-    FIRST), `observation` has arrays [n, ...], and so have actions and specs. After a row's LAST its action is not
-    looked at, and the row is of type FIRST: each row goes on by itself.
+    FIRST). `observation`, actions and specs have arrays [n, ...]. In the step after a row's LAST, the row's action is
+    ignored and the row is of type FIRST: rows begin new episodes independently.
 
     Args:
         env: as for `treadle.make_vec`: an id, a function that returns a Gymnasium environment, or `from_dm_env(...)`.
-        num_envs: how many.
+        num_envs: number of environments.
         **options: as for `treadle.make_vec`; `on_failure` is not "drop".
     """
 

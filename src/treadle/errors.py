@@ -1,7 +1,7 @@
-"""What can go wrong, by name.
+"""The errors of Treadle.
 
-Every error that comes out of a worker says where it happened (`Where`), carries the remote traceback as text, and
-keeps its fields as attributes, so that a program can act on them. All of them pickle and copy with their fields.
+Every error of a worker has its place (`Where`) and the remote traceback as text. Its fields are attributes, so that a
+program can act on them. All errors pickle and copy with their fields.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any, TypeVar
 
 @dataclass(frozen=True)
 class Where:
-    """The place of a failure. None means: not known, or does not apply.
+    """The place of a failure. None means unknown, or not applicable.
 
     Attributes:
-        slot: which stream of experience, 0-based.
-        worker: which worker ran it; None for the caller's own share.
+        slot: the stream of experience, 0-based.
+        worker: the worker that ran the slot; None for the caller's own slots.
         pid: the worker's process id.
         phase: init | reset | step | call | state | stream | close; of samplers update | rollout.
-        step: steps taken in the slot's current episode, this one included.
-        episode: which episode of the slot (lockstep), of the run (collecting, by index) or of the worker (sampling;
-            with several environments: of the one that failed), 0-based.
-        seed: what the slot's last seeded reset was given.
+        step: steps taken in the slot's current episode, including this one.
+        episode: the episode, 0-based. In lockstep it counts for the slot, in collections and by index for the run, in
+            samplings for the worker (with several environments, for the one that failed).
+        seed: the seed of the slot's last seeded reset.
         last_action: the action of the failing step.
-        item: of a batch that planning stepped, 0-based.
-        node: the address of the machine that it ran on, where workers run on several.
+        item: the item of a batch that planning stepped, 0-based.
+        node: the address of the worker's machine, if workers run on several machines.
     """
 
     slot: int | None = None
@@ -64,7 +64,7 @@ class Where:
 
 
 class TreadleError(Exception):
-    """Base of everything this package raises on purpose. Keyword arguments become attributes."""
+    """Base of all errors that this package raises on purpose. Keyword arguments become attributes."""
 
     def __init__(self, message: str = "", **fields: Any) -> None:
         Exception.__init__(self, message)
@@ -74,11 +74,11 @@ class TreadleError(Exception):
         return str(self.args[0]) if self.args else ""
 
     def __repr__(self) -> str:
-        return Exception.__repr__(self)  # not that of a class it is joined with, see `task_raised`
+        return Exception.__repr__(self)  # not the __repr__ of a class that it is joined with, see `task_raised`
 
 
 class UsageError(TreadleError, ValueError):
-    """The caller broke the protocol; nothing was sent to any worker."""
+    """The caller broke the protocol; nothing was sent to a worker."""
 
 
 class LayoutsDiffer(UsageError):
@@ -86,7 +86,7 @@ class LayoutsDiffer(UsageError):
 
 
 class ClosedPool(UsageError):
-    """Used after close()."""
+    """An object was used after close()."""
 
 
 class MissingExtra(UsageError, ImportError):
@@ -95,7 +95,7 @@ class MissingExtra(UsageError, ImportError):
 
 @contextmanager
 def needed(why: str, extra: str) -> Iterator[None]:
-    """In the block packages are imported that an extra brings. Raises MissingExtra where one cannot be."""
+    """Run a block that imports packages of an extra. Raises MissingExtra if one cannot be imported."""
     try:
         yield
     except ImportError as error:
@@ -103,7 +103,7 @@ def needed(why: str, extra: str) -> Iterator[None]:
 
 
 class SpaceError(TreadleError, ValueError):
-    """A value does not fit its space. Fields: where, path (of the leaf), expected, got."""
+    """A value does not fit its space. Attributes: where, path (of the leaf), expected, got."""
 
     where: Where = Where()
     path: tuple[Any, ...] = ()
@@ -112,22 +112,25 @@ class SpaceError(TreadleError, ValueError):
 
 
 class BadAction(SpaceError):
-    """Found before sending: no environment has moved. `where.slot` is the first bad row, None if the count is off."""
+    """An action does not fit its space; environments were not stepped.
+
+    `where.slot` is the first bad row; None if the number of actions is wrong.
+    """
 
 
 class NoBatch(BadAction, TypeError):
-    """Actions that are no batch at all, but one number, say."""
+    """Actions are not a batch, but a single number, for example."""
 
 
 class WorkerError(TreadleError):
-    """Something went wrong in a worker.
+    """Base of failures in a worker.
 
     Attributes:
         where: the place.
-        remote_traceback: text of the traceback in the worker, "" where there is none.
-        partial: what the other slots had delivered when this was raised; None where the face has nothing to give.
-        repro: what `treadle.replay` shows it again from, and `repro.save(path)` keeps; None: nothing was recorded.
-        trail: what the program recorded of itself until then, as a repro has it; None: nothing.
+        remote_traceback: text of the traceback in the worker; "" without a traceback.
+        partial: the other slots' results when this was raised; None if the interface has none.
+        repro: the `Repro` that `treadle.replay` plays and `repro.save(path)` keeps; None: nothing was recorded.
+        trail: the program's own record until the failure, as a repro has it; None: nothing was recorded.
     """
 
     where: Where = Where()
@@ -138,16 +141,16 @@ class WorkerError(TreadleError):
 
 
 class BadObservation(SpaceError, WorkerError):
-    """The environment returned an observation that is not in its declared layout (shape, dtype, keys)."""
+    """The environment returned an observation that does not fit its declared layout (shape, dtype, keys)."""
 
 
 class TaskRaised(WorkerError):
-    """The environment or task raised; the worker lives on.
+    """The environment or task raised; the worker goes on.
 
-    It is of the original's class as well where that could be pickled, unpickled and shown, else of the nearest built-in
-    class. In the first case `__cause__` is the original with its notes and causes, and attributes of it are this one's,
-    too, where ours have not that name; else `__cause__` is a `RemoteTraceback`. What was raised in the caller's own
-    process keeps its frames: they are the cause's `__traceback__`.
+    This error is also an instance of the original's class if the original could be pickled, unpickled and shown. Then
+    `__cause__` is the original with its notes and causes, and its attributes are also attributes of this error, unless
+    the name is taken. Otherwise the error is of the nearest built-in class, and `__cause__` is a `RemoteTraceback`. An
+    error in the caller's own process keeps its frames in the cause's `__traceback__`.
 
     Attributes:
         error_type: the name of the original's class.
@@ -159,15 +162,15 @@ class TaskRaised(WorkerError):
 
 
 class WorkerDied(WorkerError, EOFError):
-    """A worker process ended by itself.
+    """A worker process ended unexpectedly.
 
     Attributes:
-        exit_code: its exit status, None when a signal ended it.
-        signal: the signal's name such as "SIGSEGV", None otherwise.
+        exit_code: its exit status; None if a signal ended it.
+        signal: the signal's name such as "SIGSEGV"; None without a signal.
         stderr: the last lines that the worker wrote to its stderr.
-        stack: the Python stack at the moment of death, "" where none could be taken (SIGKILL).
-        out_of_memory: was it killed when the kernel counted a kill for want of memory, its control group's or the
-            machine's? The victim that was counted may have been another.
+        stack: the Python stack at the moment of death; "" if it could not be recorded (SIGKILL).
+        out_of_memory: True if it was killed while the kernel counted an out-of-memory kill, in its control group or on
+            the machine. The kernel may have counted another process.
     """
 
     exit_code: int | None = None
@@ -178,7 +181,7 @@ class WorkerDied(WorkerError, EOFError):
 
 
 class WorkerTimeout(WorkerError, TimeoutError):
-    """A worker missed its deadline. Fields: elapsed and limit (seconds), stack (of the worker at that moment)."""
+    """A worker missed its deadline. Attributes: elapsed and limit (seconds), stack (of the worker at that moment)."""
 
     elapsed: float = 0.0
     limit: float = 0.0
@@ -186,49 +189,52 @@ class WorkerTimeout(WorkerError, TimeoutError):
 
 
 class StartupFailed(WorkerError):
-    """One or more workers could not start; all were stopped again. `failures` holds one WorkerError each."""
+    """One or more workers could not start; all workers were ended. `failures` holds one WorkerError each."""
 
     failures: tuple[WorkerError, ...] = ()
 
 
 class StartupRefused(StartupFailed, UsageError):
-    """Workers could not start because of what was asked for: an environment that nobody knows, a package that is not
-    installed, what is no policy. The text is that of the UsageError in the worker, and the place."""
+    """Workers could not start because of a wrong argument.
+
+    Examples are an unknown environment, a package that is not installed, and an object that is not a policy. The text
+    is that of the UsageError in the worker, with the place.
+    """
 
 
 class BrokenPool(WorkerError, EOFError):
-    """A worker died earlier and on_failure="raise": the pool can only be closed. `__cause__` is the first failure."""
+    """A worker died earlier with on_failure="raise": the pool can only be closed. `__cause__` is the first failure."""
 
 
 class ArenaError(TreadleError, MemoryError):
-    """Shared memory could not be had. Fields: asked and available (bytes)."""
+    """Shared memory could not be allocated. Attributes: asked and available (bytes)."""
 
     asked: int = 0
     available: int | None = None
 
 
 class TooManyFiles(TreadleError, OSError):
-    """This process, or (errno ENFILE) the machine, may have no more files open. Raise the limit, or use fewer workers.
+    """This process, or (errno ENFILE) the machine, cannot open more files. Raise the limit, or use fewer workers.
 
     Attributes:
-        limit: how many this process may have open, sockets, pipes and mapped files included (`ulimit -n`).
+        limit: the number of files that this process may open, including sockets, pipes and mapped files (`ulimit -n`).
     """
 
-    errno: int = EMFILE  # not that of OSError, which its constructor sets
+    errno: int = EMFILE  # a class attribute, as OSError's constructor does not run
     limit: int = 0
 
 
 class StateError(UsageError):
-    """A state cannot be captured, or is no state of the environment that it was given to."""
+    """A state cannot be captured, or is not a state of the environment that should take it."""
 
 
 class StateDiffers(TreadleError):
     """The same state and actions did not give the same trajectory: the state is incomplete.
 
     Attributes:
-        step: at which step after the state was put back, from 0.
-        field: in which field, such as "observation" or "info['lives']".
-        first, again: its values.
+        step: the step that differs, from 0 after the state was put back.
+        field: the field that differs, such as "observation" or "info['lives']".
+        first, again: the field's values.
     """
 
     step: int = -1
@@ -244,7 +250,7 @@ class RemoteTraceback(Exception):
         return "\n" + str(self.args[0]) if self.args else ""
 
 
-# what runs unasked when an instance is made, read, written, copied about or let go
+# members that run implicitly when an instance is made, read, written, copied or deleted
 _UNASKED = frozenset(
     (
         *("__new__", "__init_subclass__", "__class__", "__dict__", "__del__", "__bool__", "__len__"),
@@ -259,16 +265,16 @@ _joined: dict[type, type[TaskRaised]] = {}
 def task_raised(
     original: type | None, message: str, members: Sequence[BaseException] = (), **fields: Any
 ) -> TaskRaised:
-    """A TaskRaised that is an `original` as well, so that `except ValueError` still catches an env's ValueError.
+    """Make a TaskRaised that is an `original` as well, so that `except ValueError` still catches an env's ValueError.
 
-    Where the two cannot be joined without running code of the original's (see `runs_unasked`), the nearest of its bases
-    with which that can be done takes its place; only subclasses of Exception do. Another pool's trouble (WorkerDied,
-    WorkerTimeout, ...) is not this one's: of those, too, it is the nearest base that is something else.
+    If the two cannot be joined without running code of the original's class (see `runs_unasked`), its nearest base that
+    can be joined takes its place. Only subclasses of Exception are joined. Another pool's WorkerError (WorkerDied,
+    WorkerTimeout, ...) is not a failure of this pool's workers: its nearest base that is not a WorkerError is joined.
 
     Args:
         original: the class; None: unknown.
         message: the text.
-        members: what an `original` that is an ExceptionGroup holds.
+        members: the exceptions in an `original` that is an ExceptionGroup.
         **fields: attributes.
     """
     bases = type.mro(original) if isinstance(original, type) and issubclass(original, Exception) else ()
@@ -278,7 +284,7 @@ def task_raised(
         try:
             cls = _joined.get(base) or _join(base)
             error = without_init(cls, *((message, members) if issubclass(cls, BaseExceptionGroup) else ()))
-        except (TypeError, ValueError):  # they cannot be joined, or its `__new__` wants more: perhaps a base can be
+        except (TypeError, ValueError):  # they cannot be joined, or `__new__` needs more arguments: try the next base
             continue
         _joined[base] = cls
         TreadleError.__init__(error, message, **fields)
@@ -287,18 +293,18 @@ def task_raised(
 
 
 def original_of(cls: type) -> type:
-    """The class that `cls` was joined with to be a TaskRaised too; any other class itself."""
+    """Return the class that `cls` was joined with to make a TaskRaised; any other class unchanged."""
     return next((original for original, joined in _joined.items() if joined is cls), cls)
 
 
 def attributes_of(error: BaseException) -> dict[str, Any]:
-    """What is kept in the exception itself, to be read and written whatever its class makes of that."""
+    """Return the exception's own `__dict__`, without its class's methods for reading and writing attributes."""
     attributes: dict[str, Any] = vars(BaseException)["__dict__"].__get__(error)
     return attributes
 
 
 def without_init(cls: type[T], *args: Any) -> T:
-    """An instance as the built-in class makes it that it is laid out like. Raises TypeError or ValueError."""
+    """Make an instance by the `__new__` of the nearest built-in base. Raises TypeError or ValueError."""
     base: Any = cls
     while vars(builtins).get(base.__name__) is not base:
         base = base.__base__
@@ -307,7 +313,7 @@ def without_init(cls: type[T], *args: Any) -> T:
 
 
 def runs_unasked(cls: type) -> bool:
-    """Does this class of exceptions, or a base of it, have code of its own that runs unasked?"""
+    """Return True if this exception class, or one of its bases, has its own code in a member of `_UNASKED`."""
     for base in type.mro(cls):
         if type(base) is not type:
             return True

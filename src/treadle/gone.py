@@ -1,4 +1,4 @@
-"""What earlier states of Treadle had and this version has not, and what does the same: one table for all faces."""
+"""Names of earlier versions of Treadle that were removed, and their replacements: one table for all interfaces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _STATES = "batches take states and return them, docs/planning.md"
 _BATCHES = "treadle.Inference(batch_size=, max_wait=) says in Python when a batch is asked"
 _RECYCLES = "treadle.WorkerOptions(recycle_after=500) counts episodes, recycle_after='2GB' is a size"
 _CLUSTER = "the environment variable RAY_ADDRESS says where the cluster is, or ray.init connects first"
-# as users write it: "keyword=", "Class(keyword=)", "--option", "treadle command", "name" -> what there is instead
+# as users write it: "keyword=", "Class(keyword=)", "--option", "treadle command", "name" -> its replacement
 GONE: dict[str, str] = {
     "--address": _CLUSTER,
     "--batch-size": _BATCHES,
@@ -75,17 +75,17 @@ GONE: dict[str, str] = {
 _OF_WORKERS = (
     "backend start_method preload start_timeout max_restarts worker_output worker_environ recorder recycle_after"
 )
-# fields of objects that faces take -> the keyword argument that takes the object, and its class
+# field of an object -> (the keyword argument that takes the object, the object's class)
 FIELDS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("batch_size", "max_wait", "pad_to", "n_action_steps"), ("inference", "Inference")),
     **dict.fromkeys(("nodes", "cpus_per_node", "shared_out"), ("cluster", "Cluster")),
     **dict.fromkeys(_OF_WORKERS.split(), ("worker_options", "WorkerOptions")),
 }
-# arguments that stand beside those objects, and never in them
+# arguments that stand beside those objects, and are not fields of them
 BESIDE = ("workers", "num_envs", "step_timeout", "on_failure", "on_error", "max_skipped", "episodes", "seed")
-# what people write who know other packages -> what it is called here, in a face that has it
+# name of an argument in other packages -> its name here
 KNOWN = {"max_steps": "max_episode_steps", "n": "num_envs", "n_jobs": "workers", "overwrite": "resume"}
-# arguments of some faces -> which
+# argument of some functions -> those functions
 OF_SOME = {
     **dict.fromkeys(("out", "resume"), "collect_dataset and evaluate"),
     **dict.fromkeys(("keep", "kept", "name"), "collect_dataset"),
@@ -95,20 +95,20 @@ OF_SOME = {
 
 
 def instead(written: str) -> str | None:
-    """The sentence that refuses something of the table by its name, or an option that Python has; None: neither."""
+    """Return the error's text for a name in the table, or for an option that only Python has; None: neither."""
     if written.startswith("--") and (name := written[2:].replace("-", "_")) in FIELDS and written not in GONE:
         return f"{written} is for Python: {FIELDS[name][0]}={FIELDS[name][1]}({name}=...)"
     return f"{written} is gone: {GONE[written]}" if written in GONE else None
 
 
 def field_of(name: str, taken: Collection[str]) -> str | None:
-    """How a face that takes these keyword arguments is given the field of an object; None: it is no field of its."""
+    """Return how to write an object's field for a function with the keyword arguments `taken`; None: not a field."""
     keyword, kind = FIELDS.get(name, ("", ""))
     return f"{keyword}={kind}({name}=...)" if keyword in taken else None
 
 
 def refusal(words: list[str]) -> str | None:
-    """As `instead`, of the first command or option of a command line that is gone."""
+    """Return `instead` for the first command or option of a command line that was removed; None: there is none."""
     command = [f"treadle {' '.join(words[:count])}" for count in (1, 2)]
     said = (instead(each) for each in (*command, *(word.partition("=")[0] for word in words)))
     return next((text for text in said if text), None)

@@ -1,16 +1,18 @@
-"""Interrupts (Ctrl-C) that come at a bad moment: Python raises them wherever the main thread happens to be.
+"""Protection against interrupts (Ctrl-C), which Python raises at any line of the main thread.
 
-In the callback of a weak reference or a `__del__` (the garbage collector runs them at any time) Python only reports it
-to `sys.unraisablehook` and forgets it, here as anywhere: the key is to be pressed again.
+Python cannot deliver an interrupt in the callback of a weak reference or in a `__del__`, which the garbage collector
+runs at any time. It reports the interrupt to `sys.unraisablehook` and drops it: the user must press the key again.
 
-Between a system call that has made something (a process, a descriptor) and the note of it, that is lost and stays
-behind for ever; between a lock's taking and its giving back (`threading.Semaphore` and `Event` do this in Python), the
-lock stays taken. So what is made is made elsewhere: `undisturbed`.
+The functions of this module protect three kinds of code:
 
-Between the halves of a message (what is read and not yet noted is lost, and all that comes after is taken for something
-else): `Later`. Between a single descriptor and the object that closes it: `owned`.
+- `undisturbed` makes an object in another thread. An interrupt between a system call that makes a process or a
+  descriptor and its record would leak the object. Between taking and releasing a lock (`threading.Semaphore` and
+  `Event` do this in Python), it would leave the lock taken.
+- `Later` delays an interrupt during a message. Between its halves, an interrupt would lose the first, and the rest
+  would be misread.
+- `owned` protects the moment between the making of a descriptor and of the object that closes it.
 
-All this is about SIGINT. A handler of another signal's that raises may cut short what only waits for Ctrl-C.
+All this is about SIGINT. The handler of another signal may raise in code that is only protected from Ctrl-C.
 """
 
 from __future__ import annotations
@@ -29,15 +31,16 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-PATIENCE = 0.1  # seconds that Ctrl-C waits for the end of what it has cut short
+PATIENCE = 0.1  # seconds that Ctrl-C waits for the thread that it has cut short
 _SIGINT = int(signal.SIGINT)
 
 
 class Later:
-    """Within it Ctrl-C waits for the end: for what must be whole and takes no time, a message sent or taken, and noted.
+    """A block that delays Ctrl-C until its end, for short operations such as sending or reading one message.
 
-    Only SIGINT, whose handler is Python's or a function of the user's, and only in the main thread: elsewhere there are
-    no interrupts. Costs about 1.5 us (5 more with `signal`'s own functions, which make enums of their results).
+    It delays only SIGINT, if its handler is Python's or a user's function, and only in the main thread, as other
+    threads get no interrupts. It costs about 1.5 us. (`signal`'s own functions would cost 5 more, as they make enums of
+    their results.)
     """
 
     _waits: _Waits | None = None
@@ -47,7 +50,7 @@ class Later:
             handler, block = _signal.getsignal(_SIGINT), sys._getframe(1)
             if isinstance(handler, _Waits):
                 if handler.around(block):
-                    return  # within another
+                    return  # within another block
                 handler = handler.before
             if callable(handler):
                 self._waits = _Waits(handler, block, weakref.ref(self))
@@ -57,28 +60,31 @@ class Later:
         if self._waits is not None:
             _signal.signal(_SIGINT, self._waits.before)
             for number in self._waits.came:
-                # with the block's frame: to keep those that it came in, which may be this one, would be a cycle
+                # with the block's frame: keeping the frames of the signals, perhaps this one, would make a cycle
                 self._waits.before(number, sys._getframe(1))
 
 
 def owned(make: Callable[[], int], mode: str = "r") -> io.FileIO:
-    """The descriptor that `make` makes, held by an object, which closes it. Raises what `make` raises."""
+    """Return the descriptor that `make` makes in an object that closes it. Raises what `make` raises."""
     with Later():
         return io.FileIO(make(), mode)
 
 
 class _Waits:
-    """A handler of signals that come within a block. An exception out of nowhere (another signal's) may cut the block
-    short where it begins or ends, and leave this in force: then it finds that the block is over, and makes way."""
+    """The handler of signals during a block.
+
+    Another signal's exception may cut the block short at its beginning or end, and leave this handler installed. It
+    then detects that the block is over, and restores the handler before it.
+    """
 
     def __init__(self, before: Callable[[int, Any], Any], block: FrameType, later: weakref.ref[Later]) -> None:
         self.before = before
         self.came: list[int] = []
-        self._later = later  # it lives as long as its block; by then another frame may have the same id
-        self._block = id(block), block.f_code  # not the frame, which would keep all that it knows
+        self._later = later  # lives as long as its block; afterwards another frame may have the same id
+        self._block = id(block), block.f_code  # not the frame, which would keep its variables alive
 
     def around(self, frame: FrameType | None) -> bool:
-        """Is this frame the block's, or called from it?"""
+        """Return True if this frame is the block's, or is called from it."""
         if self._later() is None:
             return False
         while frame is not None and (id(frame), frame.f_code) != self._block:
@@ -94,21 +100,22 @@ class _Waits:
 
 
 def undisturbed(make: Callable[[], T], discard: Callable[[T], object]) -> T:
-    """What `make` makes, in a thread, where no interrupt comes in its middle.
+    """Return the result of `make`, which runs in a thread, where interrupts cannot cut it short.
 
-    One that comes meanwhile is raised here when what `make` made has been given to `discard`. Where that takes longer
-    than `PATIENCE` the thread does it by itself. Both must be fit for another thread.
+    An interrupt during the wait is raised once `discard` has been called with the result of `make`. If that takes
+    longer than `PATIENCE`, the interrupt is raised then, and the thread calls `discard` later. `make` and `discard`
+    must be fit for another thread.
     """
-    # (`threading.current_thread()` would put a thread that it does not know, such as ours, into the list of threads, in
-    # which it stays when it has ended.)
+    # (`threading.current_thread()` would add an unknown thread, such as ours, to the list of threads, where it stays
+    # when it has ended.)
     if threading.get_ident() != threading.main_thread().ident:
         return make()
     work = _Work(make, discard)
     try:
-        # Not a threading.Thread: an interrupt in the middle of its `start` leaves the locks of that module locked.
+        # Not a threading.Thread: an interrupt in its `start` leaves the locks of that module locked.
         try:
             _thread.start_new_thread(work.run, ())
-        except RuntimeError:  # there can be no more threads: at the interpreter's end, or beyond the system's limit
+        except RuntimeError:  # no more threads can start: at the interpreter's end, or at the system's limit
             work.run()
         work.ended.get()
         return work.result()
@@ -118,14 +125,14 @@ def undisturbed(make: Callable[[], T], discard: Callable[[T], object]) -> T:
 
 
 class _Work(Generic[T]):
-    """Something that is made in a thread, and discarded by whichever side is last when nobody wants it any more."""
+    """An object that is made in a thread. If the caller gives it up, the later one of the two sides discards it."""
 
     def __init__(self, make: Callable[[], T], discard: Callable[[T], object]) -> None:
         self._make, self._discard = make, discard
         self._lock = threading.Lock()
         self._made: list[T] = []
         self._error: BaseException | None = None
-        self._begun = threading.Lock()  # taken by the thread that makes it, or by whoever keeps it from that
+        self._begun = threading.Lock()  # taken by the thread that makes it, or by `leave` before the thread begins
         self._left = False
         self.ended: queue.SimpleQueue[None] = queue.SimpleQueue()
 
@@ -138,10 +145,10 @@ class _Work(Generic[T]):
                 self._made.append(thing)
             if self._left:
                 self._discard_it()
-        except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._error = error
         finally:
-            for _ in range(2):  # one for the wait, one for `leave`: an interrupt may come when the first is over
+            for _ in range(2):  # one for the wait, one for `leave`: an interrupt may come right after the wait
                 self.ended.put(None)
 
     def leave(self) -> None:

@@ -1,5 +1,7 @@
-"""Names of a package that are loaded when they are first used, so that importing the package costs nothing; and, for
-who asks for one of the older systems' names that is not here, what is.
+"""Lazy names of a package, and errors for names of the older systems.
+
+Names are loaded at their first use, so importing the package costs nothing. The error for an older system's name that
+Treadle lacks names its replacement.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from treadle import gone
 
 
 def lazily(package: str, home: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__all__`, the `__getattr__` and the `__dir__` of a package. `home`: see `homes`."""
+    """Return the `__all__`, the `__getattr__` and the `__dir__` of a package. `home`: see `homes`."""
 
     def load(name: str) -> Any:
         if name not in home:
@@ -31,19 +33,19 @@ def lazily(package: str, home: Mapping[str, str]) -> tuple[list[str], Callable[[
 
 
 def homes(table: Mapping[str, str]) -> dict[str, str]:
-    """Name -> the module that it comes from, of a table of modules with the names of each, spaces between them.
+    """Return name -> its module, from a table of modules with the names of each, separated by spaces.
 
-    A module is named as seen from the package: "m" is one of its own, ".other.m" one of its neighbour `other`'s; ""
-    stands before names that are modules themselves.
+    Modules are relative to the package: "m" is its own module, ".other.m" a module of its neighbour `other`. The module
+    "" is for names that are modules themselves.
     """
     return {name: module for module, names in table.items() for name in names.split()}
 
 
 def of_stub(file: str) -> list[dict[str, str]]:
-    """The tables of a package's stub, each as of `homes`, one for each comment line with imports below it.
+    """Return the tables of a package's stub, each as of `homes`: one for each comment line, with the imports below it.
 
     Args:
-        file: the package's `__init__.py`, which the stub stands beside.
+        file: the package's `__init__.py`; the stub is the `.pyi` file next to it.
     """
     tables: list[dict[str, str]] = []
     with open(f"{file}i", encoding="utf-8") as stub:
@@ -56,8 +58,8 @@ def of_stub(file: str) -> list[dict[str, str]]:
     return tables
 
 
-_ROOMS = ("vector", "tasks", "sample", "samplers", "plan")  # that have names of their own
-# what there is instead -> names of the older systems
+_ROOMS = ("vector", "tasks", "sample", "samplers", "plan")  # rooms with public names
+# replacement -> names of the older systems
 _INSTEAD = {
     "GymPlanEnv takes any Gymnasium id, and ParallelEnv takes plangym's own classes as they are": (
         "PlangymEnv AtariEnv ClassicControl MujocoEnv Box2DEnv DMControlEnv RetroEnv"
@@ -75,10 +77,10 @@ _INSTEAD = {
 
 
 def not_here(module: str, name: str, *, importing: bool = False) -> AttributeError | ImportError:
-    """The error for a name that a module of ours does not have.
+    """Return the error for a name that a module of Treadle lacks.
 
-    It is an AttributeError, by which `hasattr` knows. Python drops the text of one in `from ... import name`: for the
-    older systems' names the error of that statement (`importing`) is an ImportError, with the same text.
+    It is an AttributeError, as `hasattr` requires. `from ... import name` drops the text of an AttributeError. So for
+    the older systems' names, the error of that statement (`importing`) is an ImportError with the same text.
     """
     for instead, names in _INSTEAD.items():
         if name in names.split():
@@ -94,7 +96,7 @@ def not_here(module: str, name: str, *, importing: bool = False) -> AttributeErr
 
 
 def _imports(frame: FrameType) -> bool:
-    """Is the frame at the instruction that takes a name from a module in `from ... import name`?"""
+    """Return True if the frame is at the instruction of `from ... import name` that reads a name of a module."""
     from opcode import opmap
 
     return frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]

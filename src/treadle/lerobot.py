@@ -1,4 +1,4 @@
-"""LeRobot: vectors that its evaluation takes. (Datasets in its format: `treadle.record.lerobot`.)"""
+"""Vectors for LeRobot's evaluation. (`treadle.record.lerobot` writes datasets in its format.)"""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from treadle.vector.gymnasium import VectorEnv
 
 
 class LeRobotVectorEnv(VectorEnv, gym.vector.AsyncVectorEnv):  # type: ignore[misc]  # `call` takes more here
-    """`VectorEnv` with the two things that LeRobot's `eval_policy` asks for besides.
+    """A `VectorEnv` with two additions for LeRobot's `eval_policy`.
 
-    It looks at `envs[0]` for a task description, and renders what is one of Gymnasium's own vectors (by `call`, of an
-    AsyncVectorEnv, which this is by name only). The autoreset mode is SAME_STEP unless another is given, as in
-    LeRobot's `make_env`. A Hub environment's `make_env(n_envs, use_async_envs)` can return one.
+    `eval_policy` reads a task description from `envs[0]`, and renders only Gymnasium's own vectors, by `call` of an
+    AsyncVectorEnv. So this class is a subclass of AsyncVectorEnv, without using its code. The default autoreset mode is
+    SAME_STEP, as in LeRobot's `make_env`. A Hub environment's `make_env(n_envs, use_async_envs)` can return one.
 
     Args:
         envs, num_envs, **options: as for `VectorEnv`.
@@ -26,12 +26,12 @@ class LeRobotVectorEnv(VectorEnv, gym.vector.AsyncVectorEnv):  # type: ignore[mi
 
     @property
     def envs(self) -> tuple[EnvView, ...]:
-        """The environments, as far as their attributes can be seen from here."""
+        """Views of the environments, whose attributes can be read."""
         return tuple(EnvView(self, slot) for slot in range(self.num_envs))
 
 
 class EnvView:
-    """An environment of a vector, of which plain attributes can be read."""
+    """A view of an environment of a vector, whose plain attributes can be read."""
 
     def __init__(self, vector: VectorEnv, slot: int) -> None:
         self._vector, self._slot = vector, slot

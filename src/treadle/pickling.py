@@ -1,8 +1,8 @@
-"""Pickling for another process: cloudpickle, with the caller's main module by value wherever that module lives.
+"""Pickling for another process: cloudpickle, with the main script by value under both of its names.
 
-Lambdas, local functions and what a script defines itself travel by value, since no other process can import the script.
-cloudpickle knows the script as `__main__`. In a process that multiprocessing has started (spawn, forkserver: a torch
-launcher, a sweep) the same script has been imported as `__mp_main__`, which nobody else can import either.
+Lambdas, local functions and a script's own definitions travel by value, since other processes cannot import the script.
+cloudpickle knows the script as `__main__`. In a process started by multiprocessing with spawn or forkserver (a torch
+launcher, a sweep), the same script is `__mp_main__`. Other processes cannot import that either.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from typing import Any
 
 import cloudpickle
 
-MAIN = b"_main__"  # the end of both names: in what `pickle` itself has made, it may name the script
+MAIN = b"_main__"  # the end of both names: a pickle that contains it may refer to the script by name
 
 
 def _with_file(code: CodeType) -> Any:
-    """How code is pickled: with the name of its file, in whose place cloudpickle >= 3.1.3 puts a constant, so that
-    errors, stacks of workers that hang and replays name the user's line."""
+    """Reduce a code object with the name of its file, which cloudpickle >= 3.1.3 replaces by a constant.
+
+    So errors, stacks of workers that hang, and replays name the user's line.
+    """
     kind, args = cloudpickle.Pickler.dispatch_table[CodeType](code)
     return kind, tuple("".join(code.co_filename) if each == "<dynamic-code>" else each for each in args)
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """cloudpickle's, for subclasses; `dumps` is enough for anybody else."""
+    """cloudpickle's pickler with the changes of this module, for subclasses; other code calls `dumps`."""
 
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({CodeType: _with_file})
 
     def __init__(self, file: io.BytesIO, protocol: int | None = None, buffer_callback: Any = None) -> None:
         main = sys.modules.get("__mp_main__")
         if getattr(main, "__name__", None) == "__mp_main__":  # else it is multiprocessing's other name for __main__
-            # It stays registered: nobody can want such a reference, and taking it back would need a lock.
+            # It stays registered: a reference to it by name is never useful, and unregistering would need a lock.
             cloudpickle.register_pickle_by_value(main)
         spawning = get_spawning_popen()
         if spawning is not None:  # see `treadle.wire.carried`; before `__init__`, which reads it
@@ -55,7 +57,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
 
 
 class _Unguarded:
-    """A class whose metaclass lets nobody set its attributes (a frozen configuration, say), while it is made."""
+    """A class under construction whose metaclass forbids setting attributes (a frozen configuration, for example)."""
 
     def __init__(self, guarded: type) -> None:
         object.__setattr__(self, "guarded", guarded)
@@ -68,17 +70,19 @@ class _Unguarded:
 
 
 def _fill_guarded(fill: Any, guarded: type, state: Any) -> None:
-    """cloudpickle fills a class that it makes by setting attributes, which some metaclasses forbid."""
+    """Fill a class that cloudpickle makes, by setting attributes although its metaclass forbids that."""
     fill(_Unguarded(guarded), state)
 
 
 def _of_multiprocessing(spawning: Any) -> dict[type, Any]:
-    """How multiprocessing pickles its own objects for a process that it starts. What others have registered there
-    (torch: tensors as handles of shared memory) is left out."""
+    """Return multiprocessing's reducers of its own objects for a process that it starts.
+
+    Reducers that other packages have registered there (torch: tensors as handles of shared memory) are left out.
+    """
     from multiprocessing import reduction
 
     theirs = reduction.ForkingPickler._extra_reducers.items()  # type: ignore[attr-defined]
-    own = {  # each registered by the module that defines it; what `reduction` itself adds are methods and the like
+    own = {  # reducers of the modules that define the types, without those of `reduction` itself (methods and so on)
         kind: reduce
         for kind, reduce in theirs
         if reduce.__module__.startswith("multiprocessing.") and reduce.__module__ != reduction.__name__
@@ -92,7 +96,7 @@ def _of_multiprocessing(spawning: Any) -> dict[type, Any]:
 
 def _reduce_lock(spawning: Any, lock: Any) -> Any:
     inner = lock._semlock
-    if inner.name is not None:  # of a spawn or forkserver context: it is found by name
+    if inner.name is not None:  # a lock of a spawn or forkserver context is found by its name
         return lock.__reduce_ex__(2)
     if spawning.start_method != "fork":
         raise TypeError(
@@ -111,20 +115,20 @@ def _inherited_lock(kind: Any, *state: Any) -> Any:
 
 
 def dumps(value: Any, protocol: int | None = None, buffer_callback: Any = None) -> bytes:
-    """As `cloudpickle.dumps`. Raises whatever pickling raises."""
+    """Pickle as `cloudpickle.dumps` does. Raises what pickling raises."""
     with io.BytesIO() as file:
         Pickler(file, protocol, buffer_callback).dump(value)
         return file.getvalue()
 
 
 def quickly(value: Any, fresh: Callable[[], Callable[[pickle.PickleBuffer], Any] | None]) -> bytes:
-    """As `dumps` with protocol 5, by `pickle` itself where that will do, which takes a fraction of the time.
+    """Pickle as `dumps` does with protocol 5, by `pickle` itself if possible, which takes a fraction of the time.
 
-    `fresh` makes the buffer callback (or None) of a try, of which there may be two. Raises whatever pickling raises.
+    `fresh` makes a buffer callback (or None) for each try; there may be two tries. Raises what pickling raises.
     """
     try:
         head = pickle.dumps(value, 5, buffer_callback=fresh())
-        if MAIN not in head:  # it may refer to the script by name, and is of use only here
+        if MAIN not in head:  # else it may refer to the script by name, and is useless in another process
             return head
     except Exception:  # noqa: BLE001, S110 - lambdas and local classes: cloudpickle knows how, or raises the real reason
         pass
@@ -135,7 +139,7 @@ class _Known(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name == "subimport":  # cloudpickle's, of a module that a class by value refers to
             return sys.modules.__getitem__
-        if module == "posix":  # `os._exit` would not even fail
+        if module == "posix":  # `os._exit` would end the process without an error
             raise pickle.UnpicklingError(f"os.{name} makes no object")
         first, *rest = name.split(".")
         found = vars(sys.modules[module])[first]
@@ -145,7 +149,7 @@ class _Known(pickle.Unpickler):
 
 
 def known(data: bytes) -> Any:
-    """What was pickled, of modules that are loaded already: none is imported. Raises whatever unpickling raises."""
+    """Unpickle with modules that are already loaded, without imports. Raises what unpickling raises."""
     return _Known(io.BytesIO(data)).load()
 
 

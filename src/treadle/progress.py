@@ -1,7 +1,7 @@
-"""What a person sees of a run: a moving line while it goes on, a table at its end. The only file that imports rich.
+"""The display of a run: a progress bar while it goes on, a table at its end. The only file that imports rich.
 
-On a terminal and in a notebook it is rich's bar; in a pipe or file, and where rich is not installed, a line every ten
-seconds, without codes for colours or cursors. No thread is started for it: a run says how far it is.
+On a terminal and in a notebook it is rich's bar. In a pipe or file, and without rich, it is a line every ten seconds,
+without codes for colours or cursors. The display has no thread: a run reports its progress.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from typing import Any, TextIO
 
 from treadle.errors import MissingExtra
 
-PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
-LATEST = 100  # episodes that a log has the means of, as Stable-Baselines3
-_REDRAW = 0.1  # at least, of a bar
+PLAIN_SECONDS = 10.0  # between two lines without a terminal
+LATEST = 100  # episodes in the means of a log, as in Stable-Baselines3
+_REDRAW = 0.1  # seconds between two updates, at least
 
 
 @dataclass
 class Standing:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
-        episodes: finished ones, those that a resumed run had included.
-        steps: of them.
+        episodes: finished episodes, including those that a resumed run already had.
+        steps: of these episodes.
+        made: episodes that this run made itself.
         made_steps: steps of the episodes that this run made itself.
-        return_sum: of the episodes that this run made itself, `made` of them.
-        under_way: steps so far of episodes that are not finished, as far as is known.
-        of_episodes, of_steps: what is wanted; one of them is None, or both.
-        result: what an evaluation says so far; "": the mean return is told.
+        return_sum: sum of the returns of the episodes that this run made itself.
+        under_way: known steps of unfinished episodes.
+        of_episodes, of_steps: the run's goal; at least one of the two is None.
+        result: text of an evaluation's result so far; "": the mean return is shown.
     """
 
     of_episodes: int | None = None
@@ -49,23 +50,23 @@ class Standing:
 
     @property
     def share(self) -> float:
-        """Done, 0 to 1."""
+        """The finished share of the run, 0 to 1."""
         done, of = (self.episodes, self.of_episodes) if self.of_episodes else (self.all_steps, self.of_steps)
         return min(1.0, done / of) if of else 0.0
 
     @property
     def all_steps(self) -> int:
-        """Of finished episodes and of those under way."""
+        """Steps of finished episodes and of those under way."""
         return self.steps + self.under_way
 
     @property
     def mean_return(self) -> float:
-        """Of the episodes that this run made; 0.0 before the first."""
+        """Mean return of the episodes that this run made; 0.0 before the first."""
         return self.return_sum / self.made if self.made else 0.0
 
 
 def line(now: Standing, seconds: float, share_before: float = 0.0) -> str:
-    """One line on how it goes, `seconds` after the start, when `share_before` of the run was there already."""
+    """Return one line about the progress `seconds` after the start, at which `share_before` of the run was finished."""
     episodes, steps = f"{now.episodes:,} episodes", f"{now.all_steps:,} steps"
     if now.of_episodes:
         done = f"{now.episodes:,} of {now.of_episodes:,} episodes, {steps}"
@@ -79,27 +80,27 @@ def line(now: Standing, seconds: float, share_before: float = 0.0) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Such as "0:42", "12:05" or "3:07:00"."""
+    """Return a duration as text, such as "0:42", "12:05" or "3:07:00"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-Shows = bool | Callable[[Standing], None] | None  # what faces take as `progress`
+Shows = bool | Callable[[Standing], None] | None  # the type of `progress` arguments
 
 
 class Progress:
-    """Shows a run's standing. A context manager; call it with the `Standing` as often as you like.
+    """Shows a run's progress. It is a context manager, which is called with the `Standing` any number of times.
 
     Args:
-        show: False: show nothing. None: only on a terminal, and where rich is installed. A function is called in place
-            of showing.
-        stream: where to; None: stderr. On a terminal a bar moves where rich is installed, and in a notebook with
-            ipywidgets; elsewhere a line is written every `PLAIN_SECONDS`.
-        clock: seconds.
+        show: False: show nothing. None: show on a terminal only, if rich is installed. A function is called instead of
+            the display.
+        stream: the output; None: stderr. With rich, a bar is drawn on a terminal, and in a notebook that has
+            ipywidgets. Otherwise a line is written every `PLAIN_SECONDS`.
+        clock: returns seconds.
 
     Attributes:
-        shows: is there anybody to see it?
+        shows: True if the progress is displayed.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Progress:
         self._told = show if callable(show) else None
         given = stream or sys.stderr
         terminal, notebook = _is_terminal(given), in_notebook(given)
-        if given is None or callable(show):  # a program without a terminal has none at all
+        if given is None or callable(show):  # stderr is None in a program without a console
             show = False
         elif show is None:
             show = terminal and _there("rich")
@@ -123,7 +124,7 @@ class Progress:
 
     @property
     def tell(self) -> Callable[[Standing], None] | None:
-        """Itself, where it shows; else the function that was given; None: there is no use for it."""
+        """The function to call with a `Standing`: this object if it shows, else the given function, or None."""
         return self if self.shows else self._told
 
     def _make_bar(self, notebook: bool) -> Any:
@@ -132,7 +133,7 @@ class Progress:
         from rich.progress import Progress as Bar
 
         columns = (SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.description}"), TimeElapsedColumn())
-        # what is printed meanwhile goes above the bar; but what is not meant for the terminal stays where it belongs
+        # the bar redirects prints to lines above it, but only output that goes to the terminal
         return Bar(
             *columns, console=Console(file=self._stream, force_jupyter=notebook), transient=not notebook,
             auto_refresh=False, redirect_stdout=_is_terminal(sys.stdout), redirect_stderr=not notebook,
@@ -141,7 +142,7 @@ class Progress:
     def __call__(self, now: Standing) -> None:
         if not self.shows:
             return
-        if self._before is None:  # counted from the first call: starting the workers is no progress
+        if self._before is None:  # time counts from the first call, without the workers' start
             self._before, self._start = now.share, self._clock()
             self._shown = self._start
         elapsed = self._clock() - self._start
@@ -167,25 +168,26 @@ class Progress:
 
 
 def _is_terminal(stream: Any) -> bool:
-    """Programs put objects of their own in the place of stderr, which have a `write` and perhaps nothing more."""
+    """Return True for a terminal. A program may replace stderr by an object that has only `write`."""
     return not getattr(stream, "closed", False) and bool(getattr(stream, "isatty", bool)())
 
 
 def in_notebook(stream: Any) -> bool:
-    """Does it write below a notebook's cell?"""
+    """Return True if the stream writes below a notebook's cell."""
     return type(stream).__module__.partition(".")[0] == "ipykernel"
 
 
-Log = Callable[[dict[str, float], int], object]  # called with numbers by name, and how many steps were made
+Log = Callable[[dict[str, float], int], object]  # called with (name -> number, steps so far)
 
 
 class EpisodeLog:
-    """Logs how the latest episodes went, under the names of Stable-Baselines3's logger.
+    """Logs means of the latest episodes, under the names of Stable-Baselines3's logger.
 
-    These are "rollout/ep_rew_mean", "rollout/ep_len_mean", "time/fps" and, where the environment has one,
+    These are "rollout/ep_rew_mean", "rollout/ep_len_mean", "time/fps" and, if episodes report success,
     "rollout/success_rate".
 
-    log: called at most ten times a second, and by `flush`; None: episodes are only counted.
+    Args:
+        log: called at most ten times a second, and by `flush`; None: steps are only counted.
     """
 
     def __init__(self, log: Log | None) -> None:
@@ -194,14 +196,14 @@ class EpisodeLog:
         self._began = self._due = time.monotonic()
 
     def add(self, total: float, length: int, success: bool | None) -> None:
-        """An episode has ended."""
+        """Add an episode that has ended."""
         self._latest.append((total, length, success))
         self._steps += length
         if time.monotonic() >= self._due:
             self.flush()
 
     def flush(self) -> None:
-        """Log the episodes so far, unless that was done."""
+        """Log the episodes so far, unless they were logged already."""
         now = time.monotonic()
         if self._log is None or not self._latest or self._told == self._steps:
             return
@@ -215,7 +217,7 @@ class EpisodeLog:
 
 
 def throttled(watch: Callable[[Standing], None]) -> Callable[[Standing], None]:
-    """The same, called at most ten times a second: a run may finish thousands of episodes in one."""
+    """Return `watch`, called at most ten times a second: a run may finish thousands of episodes in a second."""
     due = 0.0
 
     def call(now: Standing) -> None:
@@ -229,16 +231,18 @@ def throttled(watch: Callable[[Standing], None]) -> Callable[[Standing], None]:
 
 
 def printable(text: str) -> str:
-    """A text, of a file of somebody else's perhaps, as a terminal may show it: what is no line break, tab or visible
-    character is escaped."""
+    """Return a text, perhaps from an untrusted file, that is safe on a terminal.
+
+    All characters are escaped but line breaks, tabs and visible characters.
+    """
     return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
 
 
 def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), stream: TextIO | None = None) -> None:
-    """Print columns to `stream` (None: stdout), the first one left, the others right; no borders, nothing is cut.
+    """Print columns to `stream` (None: stdout), the first aligned left, the others right, without borders and cuts.
 
     Raises:
-        MissingExtra: when rich is not installed.
+        MissingExtra: rich is not installed.
     """
     if not _there("rich"):
         raise MissingExtra("tables need rich: pip install 'treadle[cli]'")
@@ -247,14 +251,14 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), strea
 
 
 def html_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), title: str = "") -> str | None:
-    """The same for a notebook: what is in the cells is escaped. None: rich is not installed."""
+    """Return the table as HTML for a notebook, with escaped cells; None: rich is not installed."""
     if not _there("rich"):
         return None
     return _drawn(rows, header, title).export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
 def _drawn(rows: Sequence[Sequence[str]], header: Sequence[str], title: str = "") -> Any:
-    """A console that has drawn it into memory: at a closed pipe rich would end the process."""
+    """Return a console that has drawn the table into memory: at a closed pipe, rich would end the process."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -266,7 +270,7 @@ def _drawn(rows: Sequence[Sequence[str]], header: Sequence[str], title: str = ""
         table.add_row(*map(printable, row))
     plain: Any = {"force_terminal": False, "force_jupyter": False, "color_system": None, "no_color": True}
     console = Console(file=io.StringIO(), record=True, width=10_000, highlight=False, markup=False, **plain)
-    if title:  # a table's own would be broken into lines of its width
+    if title:  # rich would break a table's own title into lines of the table's width
         console.print(title)
     console.print(table)
     return console

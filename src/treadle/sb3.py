@@ -1,11 +1,11 @@
 """Stable-Baselines3's interface: `VecEnv` in place of its `SubprocVecEnv` and `DummyVecEnv`.
 
-The engine's vector in SAME_STEP mode steps the environments; here its five parts become SB3's four. What SB3's
-algorithms read of an episode's end lies in the info of the step that ended it: the last observation under
-"terminal_observation", and "TimeLimit.truncated", which every info has.
+A `treadle.VectorEnv` in SAME_STEP mode steps the environments; this module turns its five results into SB3's four.
+SB3's algorithms read an episode's end in the info of the step that ended it. That info has the last observation under
+"terminal_observation"; every info has "TimeLimit.truncated".
 
-Importing this module imports Stable-Baselines3, and so torch. Workers import neither, unless an environment or one of
-its wrappers does (SB3's `Monitor`, which `make_vec_env` adds): what is sent to them from here travels by value.
+Importing this module imports Stable-Baselines3, and so torch. Workers import neither, as functions of this module
+travel by value, unless an environment or one of its wrappers does (SB3's `Monitor`, which `make_vec_env` adds).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ with needed("treadle.sb3 needs Stable-Baselines3", "sb3"):
 
 Indices = int | Iterable[int] | None
 
-# options of VectorEnv that would make another interface of it
+# options of VectorEnv that would change the interface
 FIXED = {
     "autoreset_mode": "SB3's algorithms read the next episode's first observation from the step that ends one",
     "infos": "SB3's algorithms read a list of dicts",
@@ -49,25 +49,26 @@ FIXED = {
 class VecEnv(vec_env.VecEnv):
     """Steps n environments at once, for the algorithms and wrappers of Stable-Baselines3.
 
-    Use it from one thread at a time. `step_async` only keeps the actions and `step_wait` does the step, as in
-    `DummyVecEnv`: no algorithm of SB3's does anything in between.
+    Use it from one thread at a time. As in `DummyVecEnv`, `step_async` only keeps the actions, and `step_wait` does the
+    step: SB3's algorithms do nothing in between.
 
     Args:
-        env_fns: callables that return an environment (ids, too), built in their workers and nowhere else.
-        start_method: of worker processes: "forkserver", "spawn" or "fork"; None: the default. None of them wants an
-            `if __name__ == "__main__"`.
+        env_fns: callables that return an environment, or ids; environments are built only in their workers.
+        start_method: of worker processes: "forkserver", "spawn" or "fork"; None: the default. Scripts need no
+            `if __name__ == "__main__"` with any of them.
         **options: of `treadle.VectorEnv` by name: workers="auto", inline="auto", step_timeout=None, ... With
-            on_failure="restart" a worker's death ends its environments' episodes as truncated (their info has
-            "aborted"), new ones begin in fresh environments, and training goes on.
+            on_failure="restart", a worker's death truncates its environments' episodes (their info has "aborted"). New
+            episodes begin in new environments, and training goes on.
 
     Raises:
-        UsageError (a ValueError): options that SB3's interface leaves no room for, and environments that are one object
-            or differ in their render modes. NotImplementedError: nested observation spaces, as in SB3. Also what
-            `VectorEnv` raises. Nothing is left running.
+        UsageError (a ValueError): options that SB3's interface does not allow, environments that are one object, or
+            environments with different render modes.
+        NotImplementedError: nested observation spaces, as in SB3.
+        The errors of `VectorEnv`. All workers are ended.
 
     Attributes:
         vector: the `treadle.VectorEnv` that does the work.
-        reset_infos: n dicts: what each environment told in its last reset.
+        reset_infos: n dicts: the info of each environment's last reset.
     """
 
     def __init__(self, env_fns: Sequence[EnvLike], start_method: str | None = None, **options: Any) -> None:
@@ -97,8 +98,10 @@ class VecEnv(vec_env.VecEnv):
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def reset(self) -> Any:
-        """Reset all environments, with the seeds and options that were set since the last time. A step that was begun
-        is forgotten. Returns the observations [n, ...]; what the environments told is in `reset_infos`."""
+        """Reset all environments, with the seeds and options that were set since the last reset.
+
+        A step that was begun is dropped. Returns the observations [n, ...]; the infos are in `reset_infos`.
+        """
         self._actions = None
         options = [Once(each) if each else None for each in self._options]
         observations, infos = self.vector.reset(seed=self._seeds, options=options)
@@ -116,14 +119,14 @@ class VecEnv(vec_env.VecEnv):
         """Step every environment with the actions of `step_async`.
 
         Returns:
-            observations: [n, ...] arrays in the space's nesting; of the next episode where one has ended.
+            observations: [n, ...] arrays in the space's nesting; those of the next episode if one has ended.
             rewards: float32[n].
             dones: bool[n].
-            infos: n fresh dicts, all with "TimeLimit.truncated": has the episode been cut, and not ended? Where it is
-                done also "terminal_observation".
+            infos: n new dicts, all with "TimeLimit.truncated" (True if the episode was truncated and not terminated).
+                At an episode's end also "terminal_observation".
 
         Raises:
-            UsageError: without actions. BadAction, WorkerError: see `VectorEnv.step`.
+            UsageError: `step_async` was not called. BadAction, WorkerError: see `VectorEnv.step`.
         """
         actions, self._actions = self._actions, None
         if actions is None:
@@ -142,20 +145,22 @@ class VecEnv(vec_env.VecEnv):
         return observations, rewards.astype(np.float32), dones, infos
 
     def close(self) -> None:
-        """End all workers. A step that was begun is forgotten."""
+        """End all workers. A step that was begun is dropped."""
         self.vector.close()
 
-    # -- asking the environments -------------------------------------------------------------------------------------
+    # -- calls of the environments -----------------------------------------------------------------------------------
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of all environments, or of some; it is looked up through their wrappers. Not `reset`, `step`
-        and `close`: they are the vector's own (UsageError)."""
+        """Call a method of all environments, or of some, looked up through their wrappers.
+
+        Raises UsageError for `reset`, `step` and `close`, which only the vector may call.
+        """
         return self._ask(indices, method_name, *method_args, **method_kwargs)
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """An attribute of all environments, or of some, looked up through their wrappers; it must pickle."""
+        """Return an attribute of all environments, or of some, looked up through their wrappers; it must pickle."""
         return self._ask(indices, "get_wrapper_attr", attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
@@ -163,11 +168,11 @@ class VecEnv(vec_env.VecEnv):
         self._ask(indices, "__setattr__", attr_name, value)
 
     def has_attr(self, attr_name: str) -> bool:
-        """Do all environments have this attribute, or one of their wrappers?"""
+        """Return True if all environments, or one of the wrappers of each, have this attribute."""
         return all(self._ask(None, "has_wrapper_attr", attr_name))
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: Indices = None) -> list[bool]:
-        """Is there such a wrapper around each environment?"""
+        """Return, for each environment, True if it has such a wrapper."""
 
         def wrapped(env: Any) -> bool:
             while isinstance(env, gym.Wrapper) and not isinstance(env, wrapper_class):
@@ -177,7 +182,7 @@ class VecEnv(vec_env.VecEnv):
         return self._ask(indices, wrapped)
 
     def get_images(self) -> list[Any]:
-        """One RGB picture an environment. Unless their render mode is "rgb_array" a warning, and n times None."""
+        """Return one RGB picture an environment. Without render mode "rgb_array", warn and return n times None."""
         if self.render_mode != "rgb_array":
             text = f"no images are made with render_mode={self.render_mode!r}: make the environments with 'rgb_array'"
             warnings.warn(text, stacklevel=2)
@@ -194,10 +199,10 @@ class VecEnv(vec_env.VecEnv):
 
 
 class AgentsVecEnv(VecEnv):
-    """Agents of PettingZoo's environments, each a row, for SB3's algorithms: all learn one policy.
+    """Rows of agents in PettingZoo environments, for SB3's algorithms, which train one policy for all agents.
 
-    A row whose agent has ended before its environment goes on with observations of zeros and no rewards until the
-    environment begins again; SB3 has no place for saying so, and learns from these rows too.
+    If an agent ends before its environment, its row has observations of zeros and no rewards until the environment
+    begins again. SB3 has no mask for such rows, and learns from them, too.
 
     Args:
         rows: `treadle.pettingzoo.make_vec(..., form="rows", autoreset_mode="SameStep")`. `close` closes it.
@@ -209,12 +214,12 @@ class AgentsVecEnv(VecEnv):
     def __init__(self, rows: Any) -> None:
         if rows.autoreset_mode is not gym.vector.AutoresetMode.SAME_STEP:
             raise UsageError(f'autoreset_mode="SameStep" wanted: {FIXED["autoreset_mode"]}')
-        self.vector, self._actions = _RowsInLists(rows), None  # type: ignore[assignment]  # as much as is asked of it
+        self.vector, self._actions = _RowsInLists(rows), None  # type: ignore[assignment]  # it has all that is used
         vec_env.VecEnv.__init__(self, rows.num_envs, rows.single_observation_space, rows.single_action_space)
 
 
 class _RowsInLists:
-    """Rows whose infos are a list of dicts, and whose environments are asked by the row."""
+    """A vector of rows whose infos are a list of dicts, and whose environments are called by row."""
 
     def __init__(self, rows: Any) -> None:
         self.num_envs, self._rows, self._turns = rows.num_envs, rows, rows.vec._turns
@@ -229,7 +234,7 @@ class _RowsInLists:
         told = rows_of_infos(columns, self.num_envs)
         infos = [told.get(row, {}) for row in range(self.num_envs)]
         for row in np.flatnonzero(terminated | truncated).tolist():
-            if "final_obs" not in infos[row]:  # it has ended before its environment
+            if "final_obs" not in infos[row]:  # the agent has ended before its environment
                 final = trees.row(observations, row)
                 infos[row] = {"final_obs": final, "final_info": infos[row]}
         return observations, rewards, terminated, truncated, infos
@@ -245,7 +250,7 @@ class _RowsInLists:
 
 
 def _check_distinct(found: Sequence[tuple[int, int]]) -> None:
-    """`found`: the process and the address of each environment."""
+    """Raise UsageError if two environments are one object. `found`: the pid and address of each environment."""
     for slot, each in enumerate(found):
         if found.index(each) != slot:
             raise UsageError(
@@ -256,17 +261,17 @@ def _check_distinct(found: Sequence[tuple[int, int]]) -> None:
 
 @wraps(env_util.make_vec_env, assigned=())
 def make_vec_env(*args: Any, **kwargs: Any) -> Any:
-    """SB3's `make_vec_env`, with its arguments: n environments, each wrapped in SB3's `Monitor`, in a `VecEnv` of ours.
+    """SB3's `make_vec_env` with this module's `VecEnv`: n environments, each wrapped in SB3's `Monitor`.
 
-    `vec_env_cls` is our `VecEnv` where it is None, and `vec_env_kwargs` are for its constructor: options of
-    `treadle.VectorEnv` by name.
+    The arguments are SB3's. `vec_env_cls` defaults to `treadle.sb3.VecEnv`; `vec_env_kwargs` are for its constructor:
+    options of `treadle.VectorEnv` by name.
     """
     return _on_ours(env_util.make_vec_env, args, kwargs)
 
 
 @wraps(env_util.make_atari_env, assigned=())
 def make_atari_env(*args: Any, **kwargs: Any) -> Any:
-    """SB3's `make_atari_env`, with its arguments and its preprocessing, in a `VecEnv` of ours; see `make_vec_env`."""
+    """SB3's `make_atari_env`, with its arguments and preprocessing, and this module's `VecEnv`; see `make_vec_env`."""
     return _on_ours(env_util.make_atari_env, args, kwargs)
 
 
@@ -275,8 +280,8 @@ def _on_ours(make: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     given = signature(make).bind(*args, **kwargs).arguments
     if given.get("vec_env_cls") is None:
         if isinstance(env_id := given["env_id"], str) and ":" not in env_id:
-            with suppress(gym.error.Error):  # what it makes in workers has no nearest ids
-                spec_of(env_id)  # its package registers it here, and so in the workers
+            with suppress(gym.error.Error):  # an unknown id raises in the workers
+                spec_of(env_id)  # the id's package registers it in the caller, whose ids the workers get
         given["vec_env_cls"] = VecEnv
     return make(**given)
 

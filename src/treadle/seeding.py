@@ -1,8 +1,8 @@
-"""The seed of a path below a root: one formula for every stream of randomness.
+"""Seeds: one formula derives every seed from a root and a path.
 
-``derive(root, *path)`` hashes the root and the path with NumPy's ``SeedSequence`` (its documentation guarantees the
-same words on every platform and version), so an episode's seed depends on its index alone and never on which worker
-made it, in which order, or how often it was tried. The first number of a path says what the seed is for:
+``derive(root, *path)`` hashes the root and the path with NumPy's ``SeedSequence``, whose documentation guarantees the
+same words on every platform and version. So an episode's seed depends on its index alone. It does not depend on the
+worker, the order of episodes, or the number of tries. The first number of a path is the purpose of the seed:
 
 | what | path |
 |---|---|
@@ -33,20 +33,20 @@ def _index(value: Any, what: str) -> int:
 
 
 def derive(root: int, *path: int) -> int:
-    """The seed of ``path`` below ``root``: an int in [0, 2**63).
+    """Return the seed of ``path`` below ``root``: an int in [0, 2**63).
 
     ``SeedSequence(root, spawn_key=path).generate_state(2, uint32)``, first word high, top bit cleared.
 
     Raises:
-        ValueError: ``root`` or an entry of ``path`` is negative or not an integer (NumPy's are fine, bools are not), or
-            an entry of ``path`` is 2**32 or more.
+        ValueError: ``root`` or an entry of ``path`` is negative or not an integer, or an entry of ``path`` is 2**32 or
+            more. NumPy's integers are allowed, bools are not.
     """
     root = _index(root, "a seed")
     key = tuple(_index(entry, "an entry of a seed's path") for entry in path)
     # SeedSequence cuts larger entries into 32-bit words, so (2**32,) would give the seed of (0, 1)
     if any(entry >= 2**32 for entry in key):
         raise ValueError(f"an entry of a seed's path must be below 2**32, got {key}")
-    if root < 2**128:  # the words that SeedSequence makes of both, in half of the time
+    if root < 2**128:  # the same words as SeedSequence(root, spawn_key=key), in half of the time
         words = root & 0xFFFFFFFF, root >> 32 & 0xFFFFFFFF, root >> 64 & 0xFFFFFFFF, root >> 96
         sequence = np.random.SeedSequence(np.array((*words, *key), np.uint32))
     else:
@@ -56,25 +56,25 @@ def derive(root: int, *path: int) -> int:
 
 
 def episode_env_seed(root: int, i: int) -> int:
-    """What the environment's reset of episode ``i`` is given."""
+    """Return the seed of the environment's reset of episode ``i``."""
     return derive(root, 0, i)
 
 
 def episode_policy_seed(root: int, i: int) -> int:
-    """What the policy's randomness in episode ``i`` starts from."""
+    """Return the seed of the policy's randomness in episode ``i``."""
     return derive(root, 1, i)
 
 
 def restart_seed(root: int, slot: int, incarnation: int) -> int:
-    """What a slot is seeded with when it is built for the ``incarnation``-th time (1 is the first restart)."""
+    """Return the seed of a slot at its ``incarnation``-th restart (from 1)."""
     return derive(root, 2, slot, incarnation)
 
 
 def seed_globals(seed: int) -> None:
-    """Seeds the generators that user code reaches without being given one.
+    """Seed the global generators, which user code can use at any time.
 
-    Those are ``random``, NumPy's legacy global generator and, if somebody has imported it already, torch (the CPU's
-    generator, and those of the GPUs once CUDA is initialised).
+    These are ``random``, NumPy's legacy global generator and, if it is imported already, torch. Torch's are the CPU's
+    generator and, once CUDA is initialised, those of the GPUs.
 
     Raises:
         ValueError: ``seed`` is negative, not an integer, or 2**63 or more.
@@ -86,16 +86,16 @@ def seed_globals(seed: int) -> None:
     np.random.seed((seed ^ seed >> 32) & 0xFFFFFFFF)  # one 32-bit word: an array of two takes five times as long
     torch: Any = sys.modules.get("torch")
     if torch is not None:
-        # not torch.manual_seed: before CUDA is initialised that queues a seed for later, which nothing can take back
+        # not torch.manual_seed: before CUDA is initialised, it queues a seed for later that cannot be cancelled
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
 
 
 class GlobalState:
-    """The states of the generators that `seed_globals` seeds, at one moment.
+    """The states of the generators that `seed_globals` seeds, at the time of construction.
 
-    Torch's are held only if torch has been imported by then, its GPUs' only if CUDA is initialised.
+    Torch's states are included only if torch is imported, its GPUs' only if CUDA is initialised.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class GlobalState:
         self._gpus = torch.cuda.get_rng_state_all() if torch is not None and torch.cuda.is_initialized() else None
 
     def same(self, other: GlobalState) -> bool:
-        """Has nobody drawn between the two moments? As far as the processor's generators go."""
+        """Return True if both states of the CPU's generators are equal: nothing was drawn between them."""
         mine, theirs = (
             (state._python, state._legacy[0], state._legacy[1].tobytes(), *state._legacy[2:]) for state in (self, other)
         )
@@ -115,7 +115,7 @@ class GlobalState:
         return mine == theirs and (not tensors or bool(torch.equal(self._cpu, other._cpu)))
 
     def restore(self) -> None:
-        """Put the generators back to that moment."""
+        """Put the generators back into these states."""
         random.setstate(self._python)
         np.random.set_state(self._legacy)
         torch: Any = sys.modules.get("torch")
@@ -126,17 +126,17 @@ class GlobalState:
 
 
 class OwnGlobals:
-    """Generators of its own for code that takes turns with the caller in one process.
+    """Separate states of the global generators for code that takes turns with the caller in one process.
 
     Args:
-        state: what they begin with; None: with the caller's, as they are at the first turn.
+        state: the first state; None: the caller's state at the first turn.
     """
 
     def __init__(self, state: GlobalState | None = None) -> None:
         self.state = state
 
     def run(self, items: Iterator[T]) -> Generator[T, None, Any]:
-        """The items, and what they end with. The caller has its own generators back whenever it has the word."""
+        """Yield the items and return the iterator's value. Between items, the caller's generators are restored."""
         while True:
             with self.turn():
                 try:
@@ -147,7 +147,7 @@ class OwnGlobals:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """The block runs with these generators; then the caller has its own back."""
+        """Run the block with these states, then restore the caller's."""
         with keep_globals():
             if self.state is not None:
                 self.state.restore()
@@ -157,15 +157,16 @@ class OwnGlobals:
                 self.state = GlobalState()
 
 
-LOOKS = 4  # steps of each episode in which is looked whether it draws from global generators
+LOOKS = 4  # first steps of an episode in which draws from global generators are detected
 
 
 class Turns:
-    """The global generators of one of several environments that a process steps. If the first steps of an episode draw
-    from them, each of its steps gets the episode's own.
+    """The states of the global generators for one of several environments in a process.
+
+    If the first steps of an episode draw from them, all its steps run with the episode's own states.
 
     Attributes:
-        own: its generators; None: it draws from none, or has no episode.
+        own: the episode's states; None: it does not draw from them, or no episode has begun.
     """
 
     own: OwnGlobals | None = None
@@ -174,21 +175,21 @@ class Turns:
         self._draws = False
 
     def begin(self) -> None:
-        """Its episode has been reset; the process's generators are where that has left them."""
+        """Begin an episode after its reset, with the present states of the process's generators."""
         self._first = GlobalState()
         self.own = OwnGlobals(self._first)
 
     def look(self, steps: int) -> None:
-        """So many steps of its episode are made."""
+        """After `steps` steps of the episode, decide whether it draws from the global generators."""
         if self.own is not None and not self._draws and steps >= LOOKS:
             assert self.own.state is not None
             self._draws = not self.own.state.same(self._first)
-            self.own = self.own if self._draws else None  # a turn takes longer than a small environment's step
+            self.own = self.own if self._draws else None  # None: a turn takes longer than a small environment's step
 
 
 @contextmanager
 def keep_globals() -> Iterator[None]:
-    """Restores the generators that `seed_globals` seeds when the block ends, whether or not it raised."""
+    """Restore the generators that `seed_globals` seeds when the block ends, also if it raises."""
     state = GlobalState()
     try:
         yield

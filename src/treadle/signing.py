@@ -1,8 +1,8 @@
-"""Signatures of what this user's own runs write: HMAC-SHA-256 with a key that only this user can read.
+"""Signatures of the files that this user's runs write: HMAC-SHA-256 with a key that only this user can read.
 
 The key is `$XDG_STATE_HOME/treadle/key` (`~/.local/state/treadle/key`), 32 random bytes, made when the first file is
-signed. A signature covers the content of its file. It also covers the current folder, where the file names something
-that is looked up there ("my_env.py:make", or a module of that folder): the same names lead to other code elsewhere.
+signed. A signature covers the content of its file. If the content names code in the current folder ("my_env.py:make",
+or a module of that folder), the signature also covers the folder. In another folder, the names mean other code.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ SIZE = 32  # bytes of a key
 
 
 def signature(kind: str, content: Any, names: Iterable[Any]) -> str:
-    """The signature of a file's content; "" where no key can be had.
+    """Return the signature of a file's content; "" if a key can be neither read nor made.
 
     Args:
-        kind: of file; a signature of one kind is none of another.
-        content: as JSON has it.
-        names: that the content has of code: "module:name", "file.py:name", "model.zip"; anything but text counts not.
+        kind: of the file; a signature is valid for one kind only.
+        content: values that JSON can hold.
+        names: of code in the content: "module:name", "file.py:name", "model.zip". Values other than text are ignored.
     """
     try:
         return _signed(_key(), kind, content, names)
     except OSError:
-        return ""  # a run goes on without; `doubt` says why to whoever replays what it has written
+        return ""  # the run goes on; when its files are replayed, `doubt` gives the reason
 
 
 def doubt(kind: str, content: Any, names: Iterable[Any], found: Any) -> str:
-    """Why a file with the signature `found` may be another user's; "" for one of this user's own."""
+    """Return why a file with the signature `found` may be another user's; "" for one of this user's own files."""
     try:
         key = _key()
     except OSError as error:
@@ -56,7 +56,7 @@ def _signed(key: bytes, kind: str, content: Any, names: Iterable[Any]) -> str:
 
 
 def _folder(names: Iterable[Any]) -> str:
-    """The current folder where one of these names may be looked up in it, else ""."""
+    """Return the current folder if one of these names may be looked up in it, else ""."""
     here = os.getcwd()
     there = {each.partition(".")[0] for each in os.listdir(here)}
     for name in names:
@@ -71,7 +71,7 @@ def _folder(names: Iterable[Any]) -> str:
 
 
 def _key() -> bytes:
-    """This user's key, made where there is none. Raises OSError that says why there can be none."""
+    """Return this user's key, which is made if it is missing. Raises OSError with the reason if it cannot be made."""
     state = os.environ.get("XDG_STATE_HOME", "")
     base = state if os.path.isabs(state) else os.path.expanduser("~/.local/state")
     if not os.path.isabs(base):
@@ -98,7 +98,7 @@ def _make(path: Path) -> None:
             file.write(secrets.token_bytes(SIZE))
             file.flush()
             os.fsync(fd)
-        with contextlib.suppress(FileExistsError):  # another process was first: its key is the one
+        with contextlib.suppress(FileExistsError):  # another process was first: its key is used
             os.link(name, path)
     finally:
         os.unlink(name)

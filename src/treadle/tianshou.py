@@ -1,7 +1,7 @@
 """Tianshou's interface: `VectorEnv` in place of its `SubprocVectorEnv`, `ShmemVectorEnv` and `DummyVectorEnv`.
 
-Tianshou resets what has ended by itself and steps some of its environments at a time, so this is the engine's vector in
-DISABLED mode by way of partial batches: what is asked for is sent, and received slot by slot.
+Tianshou resets ended environments itself and steps some environments at a time. So this is a `treadle.VectorEnv` in
+DISABLED mode with partial batches: requests are sent to some slots, and their results are received slot by slot.
 
 Importing this module imports Tianshou, and so torch. Workers import neither, unless an environment does.
 """
@@ -38,24 +38,24 @@ class VectorEnv(BaseVectorEnv):
     """Steps n environments for Tianshou's collectors and algorithms. Use it from one thread at a time.
 
     Args:
-        env_fns: callables that return an environment (ids, too), built in their workers and nowhere else. Their spaces
-            may differ in their bounds.
-        wait_num: `step` returns as soon as so many environments have finished theirs; None: all. From 1 to n.
-        timeout: seconds after which `step` returns with those that have finished, if any has; None: it waits.
-        share_memory: accepted; numbers travel through shared memory anyway.
+        env_fns: callables that return an environment, or ids; environments are built only in their workers. The bounds
+            of their spaces may differ.
+        wait_num: `step` returns as soon as so many environments have finished a step, 1 to n; None: all.
+        timeout: seconds after which `step` returns with the finished environments, if there are any; None: no limit.
+        share_memory: ignored: numbers always travel through shared memory.
         context: a start method: "forkserver", "spawn" or "fork"; None: the default.
         **options: of `treadle.VectorEnv` by name: workers="auto", inline="auto", on_failure=None, ... With
-            on_failure="restart" a worker's death is a row that is truncated, with "aborted" in its info.
+            on_failure="restart", a worker's death truncates its rows, with "aborted" in their infos.
 
     Raises:
-        UsageError (a ValueError): options that Tianshou's interface leaves no room for, a wrong `wait_num` or
-        `timeout`. Also what `treadle.VectorEnv` raises. Nothing is left running.
+        UsageError (a ValueError): options that Tianshou's interface does not allow, a wrong `wait_num` or `timeout`.
+        The errors of `treadle.VectorEnv`. All workers are ended.
 
     Attributes:
         vector: the `treadle.VectorEnv` that does the work.
-        env_num: how many environments.
-        is_async: does `step` perhaps return before all have finished?
-        waiting_id: those that are stepping; ready_id: the others.
+        env_num: the number of environments.
+        is_async: True if `step` may return before all environments have finished.
+        waiting_id: environments that are stepping; ready_id: the others.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class VectorEnv(BaseVectorEnv):
         mode = gym.vector.AutoresetMode.DISABLED
         options.setdefault("observation_mode", "different")
         self.is_async = wait_num not in (None, n) or timeout is not None
-        if self.is_async:  # the caller's own would step while it waits for the first
+        if self.is_async:  # else the caller would step its own slots instead of returning the first results
             options.setdefault("inline", 0)
         options["worker_options"] = started_by(options.get("worker_options"), context, "context")
         self.vector = Vector(list(env_fns), autoreset_mode=mode, **options)
@@ -104,10 +104,10 @@ class VectorEnv(BaseVectorEnv):
     # -- resets and steps --------------------------------------------------------------------------------------------
 
     def reset(self, env_id: Ids = None, **kwargs: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Reset all environments, or some that are ready; `kwargs` (seed, options) are given to each of them.
+        """Reset all environments, or some that are ready; `kwargs` (seed, options) are passed to each of them.
 
-        Returns the observations in the order asked, stacked (an object array where they are dicts, or differ in shape),
-        and as many infos.
+        Returns (observations, infos) in the order of `env_id`. Observations are stacked; they are an object array if
+        they are dicts or differ in shape.
         """
         found = self._reset(self._ready(env_id), kwargs.pop("seed", None), **kwargs)
         return array_of([row[0] for row in found]), _objects([row[4] for row in found])
@@ -116,15 +116,15 @@ class VectorEnv(BaseVectorEnv):
         """Step all environments, or some that are ready.
 
         Args:
-            action: one for each. None, where steps are under way: only wait for them.
-            id: which; None: all.
+            action: one for each environment. None: only wait for steps under way.
+            id: the environments; None: all.
 
         Returns:
-            observations, rewards float64[m], terminated and truncated bool[m], infos object[m] (dicts with "env_id"):
-            of those that were asked, in that order; or (`is_async`) of those that have finished first.
+            observations, rewards float64[m], terminated and truncated bool[m], infos object[m] (dicts with "env_id").
+            They are those of `id`, in this order, or (`is_async`) those of the environments that finished first.
 
-        Raises UsageError; BadAction, WorkerError: see `treadle.VectorEnv.recv`. Where an environment has raised, the
-        others' results of that step are dropped; with `is_async` they come with the next steps.
+        Raises UsageError; BadAction, WorkerError: see `treadle.VectorEnv.recv`. If an environment raises, the others'
+        results of that step are dropped; with `is_async`, later calls return them.
         """
         if action is None and not (self.is_async and self.waiting_id):
             raise UsageError("step(None) waits for steps that are under way, and there are none")
@@ -148,12 +148,14 @@ class VectorEnv(BaseVectorEnv):
         return array_of(observations), np.array(rewards, np.float64), *ends, _objects(infos)
 
     def seed(self, seed: int | Sequence[int | None] | None = None) -> list[list[int | None]]:
-        """Reset every environment with a seed: `seed` + i, or its own of a list, and seed its entry of `action_space`
-        with it. As in Tianshou the episode that begins so is the one before the next `reset`. Returns the seeds."""
+        """Reset every environment i with `seed` + i, or with entry i of a list, and seed its entry of `action_space`.
+
+        As in Tianshou, the seeded episode is the one before the next `reset`. Returns the seeds.
+        """
         each = [seed + i for i in range(self.env_num)] if isinstance(seed, int) else seed or [None] * self.env_num
         self._reset(self._ready(None), list(each))
         for space, one in zip(self._spaces["action_space"], each, strict=True):
-            space.seed(None if one is None else int(one))  # what `Collector.collect(random=True)` draws from
+            space.seed(None if one is None else int(one))  # `Collector.collect(random=True)` draws from it
         return [[one] for one in each]
 
     def _reset(self, slots: list[int], seed: Any = None, options: dict[str, Any] | None = None) -> list[Row]:
@@ -164,7 +166,7 @@ class VectorEnv(BaseVectorEnv):
         return self._taken(slots)
 
     def _receive(self, enough: Callable[[], bool], timeout: float | None = None) -> None:
-        """Wait until there is enough; or, with a timeout, anything when that is over."""
+        """Wait until there is enough, or, after a timeout, until there is at least one result."""
         while not enough():
             least = max(1, min(self.wait_num, len(self.waiting_id)) - len(self._arrived)) if timeout else 1
             try:
@@ -193,7 +195,7 @@ class VectorEnv(BaseVectorEnv):
                 self._arrived[slot] = seen, float(rewards[row]), *ends, told.get(row, {})
 
     def _drop(self) -> None:
-        """What is under way ends, and nobody has it."""
+        """Wait for the steps under way and drop their results."""
         self.waiting_id, self._arrived = [], {}
         while True:
             try:
@@ -201,14 +203,14 @@ class VectorEnv(BaseVectorEnv):
             except (NothingPending, BrokenPool):
                 return
             except WorkerError:
-                continue  # of another one: the first was told
+                continue  # another worker's error: the first was raised
 
     def _taken(self, slots: list[int]) -> list[Row]:
         self.waiting_id = [slot for slot in self.waiting_id if slot not in slots]
         return [self._arrived.pop(slot) for slot in slots]
 
     def _ready(self, ids: Ids) -> list[int]:
-        """As a list. Raises UsageError for those that do not exist or are stepping."""
+        """Return the ids as a list. Raises UsageError for environments that do not exist or are stepping."""
         self._assert_is_not_closed()
         chosen = np.atleast_1d(self._wrap_id(ids)).tolist()
         bad = [slot for slot in chosen if slot in self.waiting_id or not 0 <= slot < self.env_num]
@@ -216,11 +218,13 @@ class VectorEnv(BaseVectorEnv):
             raise UsageError(f"environment {bad[0]} is stepping, or does not exist; ready are {self.ready_id}")
         return chosen
 
-    # -- asking ------------------------------------------------------------------------------------------------------
+    # -- calls of the environments -----------------------------------------------------------------------------------
 
     def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:
-        """An attribute of all (unwrapped) environments, or of some. While any is stepping AlreadyPending is raised, but
-        for the two spaces."""
+        """Return an attribute of all (unwrapped) environments, or of some.
+
+        Raises AlreadyPending while any environment is stepping, except for the two spaces.
+        """
         if key in self._spaces:
             return [self._spaces[key][slot] for slot in self._wrap_id(id)]
         return list(self.vector.call_at(self._ready(id), lambda env: getattr(env.unwrapped, key)))
@@ -230,11 +234,11 @@ class VectorEnv(BaseVectorEnv):
         self.vector.call_at(self._ready(id), lambda env: setattr(env.unwrapped, key, value))
 
     def render(self, **kwargs: Any) -> list[Any]:
-        """What each environment renders. Raises AlreadyPending while any is stepping."""
+        """Return each environment's picture. Raises AlreadyPending while any environment is stepping."""
         return list(self.vector.call_at(self._ready(None), "render", **kwargs))
 
     def close(self) -> None:
-        """End all workers. As in Tianshou, once."""
+        """End all workers. As in Tianshou, a second call raises."""
         self._assert_is_not_closed()
         self.is_closed = True
         self.vector.close()

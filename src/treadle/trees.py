@@ -1,9 +1,9 @@
-"""Trees: nested dicts and tuples with anything else as a leaf.
+"""Trees: nested dicts and tuples, with all other values as leaves.
 
-Observations, actions and records are trees that nest as their space nests. A *node* is a dict or a plain tuple; every
-other value is a leaf, lists and named tuples (Gymnasium's ``GraphInstance``) included, because those are values and not
-structure. The order of a dict is its own order in the first tree given; further trees are read by key, so two dicts
-that differ only in order are the same tree.
+Observations, actions and records are trees that nest as their space nests. A *node* is a dict or a plain tuple. Every
+other value is a leaf, including lists and named tuples (Gymnasium's ``GraphInstance``): those are values, not
+structure. The first tree decides the order of a dict's keys. Other trees are read by key, so two dicts that differ only
+in order are the same tree.
 
 A *path* is the tuple of dict keys and tuple indices that lead from the root to a leaf; the root's path is ``()``.
 """
@@ -40,12 +40,12 @@ def _walk(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The leaves of a tree, depth first."""
+    """Return the leaves of a tree, depth first."""
     return [leaf for _, leaf in _walk(tree, ())]
 
 
 def paths(tree: Any) -> list[Path]:
-    """The path of every leaf, in the order of `leaves`."""
+    """Return the path of every leaf, in the order of `leaves`."""
     return [path for path, _ in _walk(tree, ())]
 
 
@@ -74,10 +74,10 @@ def _map(fn: Callable[..., Any], trees: Sequence[Any], path: Path) -> Any:
 
 
 def map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """Applies ``fn(leaf, *leaves_of_rest)`` to every leaf and returns the tree of the results.
+    """Apply ``fn(leaf, *leaves_of_rest)`` to every leaf and return the tree of the results.
 
-    The trees in ``rest`` have at least the nodes of the first; where the first has a leaf, whatever they hold is passed
-    on as it is.
+    The trees in ``rest`` have at least the nodes of the first. Their parts at the place of a leaf of the first tree are
+    passed on unchanged.
 
     Raises:
         ValueError: a tree in ``rest`` lacks a node of the first, or has other keys or another length there.
@@ -86,17 +86,17 @@ def map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def row(tree: Any, index: int) -> Any:
-    """What every array and list of a tree has at one place of its first axis: of arrays views, or scalars."""
+    """Return the tree of the entries at ``index`` of every array and list; those of arrays are views or scalars."""
     return map(lambda leaf: leaf[index], tree)
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two trees are the same to the byte.
+    """Return True if two trees are the same to the byte.
 
-    Arrays and NumPy scalars are equal when dtype, shape and bytes are (so NaN equals the same NaN, and 0.0 is not
-    -0.0); a NumPy scalar equals the array of shape () that holds it, and never a Python number. Python floats compare
-    by their bytes too. Other leaves are equal when their types are and ``==`` says so; lists and named tuples are
-    compared item by item. The order of dict keys does not matter.
+    Arrays and NumPy scalars are equal if dtype, shape and bytes are. So NaN equals the same NaN, and 0.0 differs from
+    -0.0. A NumPy scalar equals the array of shape () that holds it, but not a Python number. Python floats also compare
+    by their bytes. Lists and named tuples are compared item by item. Other leaves are equal if their types are and
+    ``==`` is True. The order of dict keys does not matter.
     """
     if isinstance(a, dict) or isinstance(b, dict):
         return (
@@ -127,12 +127,12 @@ def _equal_arrays(a: np.ndarray, b: np.ndarray) -> bool:
 def first_difference(
     one: Mapping[str, Any], other: Mapping[str, Any], begins: Callable[[str], int] = lambda name: 0
 ) -> tuple[int, str] | None:
-    """Where two records of an episode first differ: the step, and the name of what differs; None: they are equal.
+    """Return (step, name) of the first difference between two records of an episode; None: they are equal.
 
     Args:
-        one, other: rows by name, such as arrays with time first. Rows are compared by their bytes. A name that one of
-            them lacks differs from its first row on, one with fewer rows where these end.
-        begins: the step that the first row of a name is about.
+        one, other: rows by name, such as arrays whose first axis is time. Rows are compared by their bytes. A name that
+            one record lacks differs at its first row; a name with fewer rows in one record differs after the last.
+        begins: returns the step of a name's first row.
     """
     found: list[tuple[int, str]] = []
     for name in dict.fromkeys((*one, *other)):

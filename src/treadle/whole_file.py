@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and files from somebody else that may be anything."""
+"""Files that are written as a whole or not at all, and safe reading of untrusted files."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from typing import Any, BinaryIO
 
 
 def why(error: OSError) -> str:
-    """The system's text; of a file that may not be so large with the limit to raise."""
+    """Return the system's text for an error; for a file over the size limit, with the limit to raise."""
     text = str(error.strerror)
     limited = error.errno == errno.EFBIG and "ulimit" not in text
     return f"{text} (the limit on the size of a file, ulimit -f)" if limited else text
 
 
 def opened(path: str | Path, most: float = inf) -> BinaryIO:
-    """A regular file, to be read. A pipe would keep its reader waiting, and a device need not end.
+    """Open a regular file for reading. Others are refused: a pipe would block its reader, and a device may never end.
 
     Args:
-        most: bytes that it may have.
+        path: of the file.
+        most: the most bytes that it may have.
 
     Raises:
-        ValueError: it is no regular file, or it has more bytes.
-        OSError: it cannot be opened.
+        ValueError: the file is not a regular file, or has more bytes.
+        OSError: the file cannot be opened.
     """
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     about = os.fstat(file.fileno())
@@ -39,26 +40,25 @@ def opened(path: str | Path, most: float = inf) -> BinaryIO:
 
 
 def read_json(path: str | Path, most: float = inf) -> Any:
-    """What a regular file of JSON holds. Raises what `opened` raises, and ValueError for what is no JSON."""
+    """Return the content of a regular JSON file. Raises what `opened` raises, and ValueError for invalid JSON."""
     with opened(path, most) as file:
         return json.load(file)
 
 
 @contextmanager
 def written(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A file to be written, which takes the place of `path` when the block has ended. Whoever reads `path` sees
-    the old file or the new one. `mode`: of the new one, less the umask.
+    """Yield a file to write, which replaces `path` when the block ends. Readers of `path` see the old or the new file.
 
-    Nothing new is left where the block raises. Raises OSError with the path.
+    `mode`: of the new file, less the umask. If the block raises, the new file is removed. Raises OSError with the path.
     """
     part = path.with_name(f".{path.name}.tmp")
     try:
-        part.unlink(missing_ok=True)  # what a kill left, or a link to somewhere else
+        part.unlink(missing_ok=True)  # a file that a kill left, or a link to another place
         with open(part, "xb", buffering=1 << 20, opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
         os.replace(part, path)
     except OSError as error:
-        if error.errno is None:  # somebody else's, of what is written
+        if error.errno is None:  # an error of the block, not of the system
             raise
         raise OSError(error.errno, why(error), str(path)) from error
     finally:
