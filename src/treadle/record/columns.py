@@ -4,17 +4,17 @@ The order is fixed (observations, actions, rewards, terminations, truncations, i
 members under the names `_index_0`, `_index_1`, ... as in Minari. Text becomes UTF-8 bytes of the episode's
 greatest length, padded with zeros (dtype `S<n>`).
 
-Infos become columns by rules that go key by key over the rows of one episode (so that an episode's
-bytes depend on that episode alone):
+Infos become columns by rules that go key by key over the rows of one episode. So an episode's bytes depend on that
+episode alone:
 
 - Numbers, bools and arrays of numbers with one dtype and shape on every row that has the key: an array of that dtype,
   `[rows, *shape]`. When some rows lack the key (Gymnasium's resets usually do) they hold zeros, and a second column
-  `_<key>`, bool[rows], says which rows have it, as in Gymnasium's vector infos. (Bools that the environment itself
-  keeps under `_<key>` besides `<key>` are stored as JSON text, so that they are not taken for this.)
+  `_<key>`, bool[rows], marks the rows that have it, as in Gymnasium's vector infos. (Bools that the environment itself
+  keeps under `_<key>` beside `<key>` are stored as JSON text, so that a reader does not confuse the two.)
 - Dicts with string keys, none of them empty: a group, by the same rules. A "/" in a key also makes a group.
 - Everything else: JSON text per row (UTF-8 bytes, dtype `S<n>`), empty where the row lacks the key. NumPy values inside
   become plain numbers and lists, tuples become lists.
-- What JSON cannot express (objects, sets, ...) is left out; the caller is told its name.
+- Values that JSON cannot express (objects, sets, ...) are left out; the caller gets their names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Column(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What is stored of an episode, and the info keys (paths joined by "/") that could not be."""
+    """The stored arrays of an episode, and the info keys (paths joined by "/") that could not be stored."""
 
     columns: list[Column]
     left_out: tuple[str, ...]
@@ -130,8 +130,8 @@ def text_array(texts: Sequence[Any], path: tuple[str, ...]) -> np.ndarray:
 def hasher() -> Callable[[bytes], Any]:
     """`new(initial) -> state` with `update` and `digest`: XXH3 of 128 bits. Raises MissingExtra.
 
-    Of a raw Pong frame blake2b takes 100 us and XXH3 about 5. It tells episodes apart that differ by chance or by a
-    fault, and is no protection against somebody who wants two to have the same digest.
+    Of a raw Pong frame blake2b takes 100 us and XXH3 about 5. The digests separate episodes that differ by chance or by
+    a fault. They do not protect against an attacker who wants two equal digests.
     """
     with needed("datasets are hashed by xxhash", "data"):
         import xxhash

@@ -46,32 +46,30 @@ def collect_dataset(
     """Collect a dataset into the directory `out`.
 
     Args:
-        env, policy, run: which episodes, and how workers are run: see `treadle.sample.run.Run`. One of `episodes` and
-            `steps` is given, or keep="return>=200" and kept=N: the first N episodes that are so. With on_error="skip"
-            others are in the summary's `skipped`. Stored episodes are numbered without gaps, and each has its index in
-            the run as `episode_index`. The bytes are those of any run
-            that leaves out the same episodes. With a cluster, episodes are encoded on its nodes, and their bytes
-            written here unless it is one with `shared_out`.
+        env, policy, run: which episodes, and how workers are run: see `treadle.sample.run.Run`. Give one of `episodes`
+            and `steps`, or keep="return>=200" and kept=N: the first N episodes that qualify. With on_error="skip" the
+            summary's `skipped` lists the episodes that failed. Stored episodes are numbered without gaps, and each has
+            its index in the run as `episode_index`. The bytes are those of any run that leaves out the same episodes.
+            The nodes of a cluster encode episodes, and their bytes are written here, or there with `shared_out`.
         out: the directory; `MINARI_DATASETS_PATH` for loading. It holds one run.
-        name: of the dataset, "reach-weak" or "reach-weak-v1", which Minari loads as "treadle/reach-weak-v1"; None: made
-            of the environment's name, with its file's before it where it is named by one, and the policy's. A run that
-            is resumed keeps its name.
-        resume: what becomes of what an earlier run left in `out`. False: it stays, and this is refused. True: the run
-            goes on that was begun with the same arguments, or with more `episodes` or `steps` now:
-            its finished episodes are kept, and it ends with the same bytes as if it had not been stopped. With nothing
-            there it begins one, with a complete run there it does nothing, unless its dataset was removed,
-            which is then made again. Objects (a policy, a function) are compared by what they are made of, not by name
-            alone. "retry": and those that were left out are tried again, which else stay so. "replace": it begins
-            again; what is there is removed when all environments could be built.
+        name: of the dataset, "reach-weak" or "reach-weak-v1", which Minari loads as "treadle/reach-weak-v1". None: the
+            environment's name and the policy's; the name of the file comes first where it names the environment. A
+            resumed run keeps its name.
+        resume: how an earlier run in `out` is treated. False: it stays, and this call is an error. True: the run
+            continues, with the same arguments or more `episodes` or `steps`. Its finished episodes are kept, and it
+            ends with the same bytes as an undisturbed run. Without a run there it begins one. With a complete run it
+            does nothing, unless the dataset was removed, which it makes again. Objects (a policy, a function) are
+            compared by their contents, not by name alone. "retry": as True, and the episodes that were left out are
+            tried again. "replace": it begins again, and removes the earlier run once all environments are built.
         log, progress: as for `collect`.
 
     Raises:
         UsageError: contradictory arguments; `out` in use, or not empty without `resume`, or begun with
             other arguments. MissingExtra: no Minari or h5py.
         StartupFailed: an environment could not be built. What was in `out` is untouched.
-        CollectionFailed: the run was stopped; its `stored` (a `Stored`) says what is there.
+        CollectionFailed: the run was stopped; its `stored` is a `Stored`.
         Interrupted: the same for Ctrl-C.
-        Damaged: episodes that are there are not what was written; they are named, and nothing is changed.
+        Damaged: stored episodes differ from the written ones; they are named, and nothing is changed.
         OSError: `out` cannot be made or written; or it was removed, moved or replaced during the run.
     """
     made = Run.of(collect_dataset, StoredKeywords, env, policy, **run)
@@ -88,14 +86,14 @@ def store(
     shard: str | None = None,
     **how: Any,
 ) -> Stored:
-    """`collect_dataset` of a run, and what is typed alone.
+    """`collect_dataset` of a run, with the options that only commands have.
 
     Args:
         command: of the summary.
-        verify: how many episodes are made again to see whether the seed alone decides them; the summary's `verified`
-            says which, and a difference is among its warnings.
-        shard: "i/n": make only the episodes i, i + n, i + 2n, ... of the `episodes`, for machines that know nothing of
-            one another; `merge_shards` puts the n directories together, with the bytes of a run without.
+        verify: how many episodes are made again to see whether the seed alone decides them. The summary's `verified`
+            names them, and a difference is among its warnings.
+        shard: "i/n": make only the episodes i, i + n, i + 2n, ... of the `episodes`, for machines without a connection.
+            `merge_shards` puts the n directories together, with the bytes of a run without shards.
         how: of `Making`, and `log`.
     """
     if made.tried is None and made.steps is None:

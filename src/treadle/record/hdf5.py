@@ -1,14 +1,14 @@
 """Episodes in an HDF5 file, laid out as Minari lays them out: the only file that imports h5py.
 
 Workers encode: arrays below `COMPRESS_FROM` bytes as they are, larger ones in gzip-1 chunks of at most 2 MB along time.
-Whoever merges hands those bytes to the HDF5 library, which neither compresses nor converts them. It is told everything
-in one order, and keeps no times; so a file's bytes are decided by its episodes and by the library's version. Links are
-kept in the order in which they were made: an episode that is read back has the bytes that it was encoded to.
+The merging process passes those bytes to the HDF5 library, which neither compresses nor converts them. It writes in one
+fixed order and keeps no times, so the episodes and the library's version alone decide a file's bytes. Links are kept in
+the order in which they were made: an episode that is read back has the bytes that it was encoded to.
 
 Encoding has to keep up with stepping: of a raw Pong frame (100,800 bytes, 200 us of stepping) zlib's level 1 takes
 135 us; ISA-L makes smaller deflate streams in 21 us (measured on one core). Any reader of gzip or HDF5 reads the
-streams. Which bytes a stream has may differ between versions of the library, and between processors; a digest is over
-the arrays before they are compressed, so it does not.
+streams. The bytes of a stream may differ between versions of the library, and between processors. A digest is over the
+arrays before compression, so it does not differ.
 """
 
 from __future__ import annotations
@@ -108,8 +108,7 @@ def _statistics(rewards: np.ndarray) -> tuple[float, ...]:
 
 
 class _File:
-    """What HDF5 writes to. It is never told of a write that fails, of which it would take the process along; `check`
-    tells the caller."""
+    """The file below HDF5. HDF5 does not see a failed write, which would end the process: `check` raises it."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
@@ -165,8 +164,8 @@ class _File:
 class _Writer:
     """Writes episodes to a file. Both files are open ones of h5py's lower interface; the one in memory is empty.
 
-    HDF5 fills and copies a group in a quarter of the time in which it makes one. So of all episodes with arrays of the
-    same kinds one group is made, in memory; each episode is written into that, which is then copied.
+    HDF5 fills and copies a group in a quarter of the time of making one. So all episodes with arrays of the same kinds
+    share one group in memory: each episode is written into the group, which is then copied.
     """
 
     def __init__(self, file: Any, memory: Any) -> None:
@@ -267,7 +266,7 @@ class Reader:
     """Reads a file that `assemble` has written, which may be damaged. A context manager.
 
     Raises:
-        ValueError: when it is no HDF5 file, or has not so many `episodes`.
+        ValueError: when it is not an HDF5 file, or lacks some of the `episodes`.
         OSError: when it is not there or may not be read.
     """
 

@@ -1,8 +1,8 @@
-"""Which object was meant: a digest of what a function, class or object is made of, for telling two runs apart.
+"""The identity of an object: a digest of a function, class or object, by which a resumed run compares it.
 
-A name says too little: two lambdas have one name, and so have two networks of one class with other weights. The digest
-is over what would be sent to a worker (cloudpickle's bytes), less what differs between two runs of one script: where
-its code stands in which file, cloudpickle's random marks of classes, and the addresses by which torch names storages.
+A name is not enough: two lambdas have one name, and so have two networks of one class with different weights. The
+digest is over the bytes that a worker would get (cloudpickle's). It leaves out the parts that differ between two runs
+of one script: file and line of its code, cloudpickle's random marks of classes, and torch's addresses of storages.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def identities(**things: Any) -> dict[str, str | None]:
 
 
 def compared(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Of objects known by `identities`: the names of those that differ, and of those that cannot be told."""
+    """Return the names of objects whose `identities` differ, and of those that cannot be compared."""
     given = [name for name in now if name != "by" and (now[name] is not None or before.get(name) is not None)]
     if before.get("by") != now.get("by"):
         return [], given

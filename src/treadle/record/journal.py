@@ -1,15 +1,14 @@
 """The file that a worker writes its finished episodes to: records one after the other, each complete in itself.
 
-A record is handed to the kernel in one write (more, when it is too large for one), so a process that is killed loses
-nothing that `write` returned from; what a kill cuts short is told by its length or checksum and is never read. A
-journal is written by one process and only ever grows; anyone may read it at any time.
+A record is handed to the kernel in one write (more, when it is too large for one). So a killed process loses no record
+whose `write` returned. A record that a kill cuts short shows by its length or checksum and is never read. One process
+writes a journal, which only grows; any process may read it at any time.
 
-A record that is damaged otherwise is never passed over in silence where others follow: its checksum tells, and readers
-raise `Damaged`.
+Readers raise `Damaged` for a record with another fault, by its checksum, where others follow.
 
 Layout (little-endian): 16 bytes that name the format of the bodies, then records of `magic, crc32 of the rest, sizes of
-its three sections (note, head, data)`, then the sections. The note says what the episode is; the others are the
-encoder's.
+its three sections (note, head, data)`, then the sections. The note describes the episode; the other sections
+are the encoder's.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ def damaged(path: Path, episodes: Sequence[int | None], remedy: str = REMEDY) ->
 
 @dataclass(frozen=True)
 class EpisodeNote:
-    """What is known of a stored episode without reading it.
+    """The facts of a stored episode that need no reading of its arrays.
 
     Attributes:
-        index: which episode of the run it is.
-        seed: what the environment's reset was given.
+        index: of the episode in the run.
+        seed: of the environment's reset.
         length: steps.
         total_reward: undiscounted return.
         terminated: whether its last step terminated it.
@@ -68,7 +67,7 @@ class EpisodeNote:
         digest: XXH3-128 of its arrays as stored (paths, dtypes, shapes, bytes), 32 hexadecimal digits.
         left_out: info keys that could not be stored.
         success: whether it was a success; None: its environment does not say.
-        about: what else is known of an episode of an evaluation, as JSON has it; "unfit": why it is not kept.
+        about: further facts of an evaluation's episode, as JSON; "unfit": why it is not kept.
     """
 
     index: int
@@ -138,12 +137,12 @@ class Sent(NamedTuple):
 class Journal:
     """A new journal in `directory`, named after the worker; an older one of the same worker is left as it is.
 
-    It is made when the first record is written. From then on until it is closed it holds a shared lock on the
-    directory: somebody may write there. A context manager: leaving it closes the file.
+    The first record makes the file. From then on until it is closed it holds a shared lock on the directory, which
+    shows that a process may write there. A context manager: leaving it closes the file.
 
     Args:
         directory: exists when the first record is written.
-        worker: whose it is.
+        worker: number of the worker.
 
     Raises (on `write`):
         OSError: when the file cannot be made or written, with its path. What was written before stays readable.
@@ -295,7 +294,7 @@ def read(path: Path, format: str | None = None, lost: list[int | None] | None = 
 
 
 def trim(path: Path) -> list[EpisodeNote]:
-    """Cut off what a kill left half-written, which nobody may be writing to any more; the notes of what is there.
+    """Cut off a half-written record, once no process writes to the file, and return the notes of the others.
 
     Raises Damaged, and then cuts off nothing.
     """

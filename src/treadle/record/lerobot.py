@@ -1,10 +1,10 @@
 """Datasets in LeRobot's format, v3.0. The only file that imports pyarrow.
 
-What lies where, as LeRobot 0.4 reads it: `data/` has a row for each step in Parquet files, `videos/<key>/` the pictures
-as mp4, many episodes one after another in a file; `meta/info.json` says what there is, `meta/episodes/` where each
-episode lies, `meta/tasks.parquet` what was to be done, `meta/stats.json` what values are like, for normalising.
+LeRobot 0.4 reads this layout: `data/` has a row for each step in Parquet files. `videos/<key>/` has the pictures as
+mp4, many episodes one after another in a file. `meta/info.json` lists the features, `meta/episodes/` the place of each
+episode, `meta/tasks.parquet` the tasks, `meta/stats.json` statistics of values, for normalising.
 
-A row has what was seen and what was done then; what was seen last has no row, as nothing was done there.
+A row has an observation and the action after it. The last observation has no row, as no action follows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEPT = {"timestamp": "float32", **dict.fromkeys(("frame_index", "episode_index",
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written. `left_out`: parts of observations and actions that have no fixed shape, so no place there."""
+    """The written dataset. `left_out`: parts of observations and actions without a fixed shape, which it lacks."""
 
     path: Path
     episodes: int
@@ -66,17 +66,17 @@ def export_lerobot(source: str | Path, out: str | Path, *, fps: int = 30, task: 
     """Write the Minari dataset of a run as a LeRobotDataset.
 
     Pictures (uint8[height, width, 3]) become videos (H.264, a key frame every other frame): nearly what they were, not
-    bit by bit. Everything else is stored as it is. `pixels` is "observation.image", a vector alone or `agent_pos`
-    "observation.state", anything else "observation.<name>", pictures "observation.images.<name>".
+    bit by bit. All else is stored as it is. `pixels` is "observation.image", a single vector or `agent_pos` is
+    "observation.state". Other parts are "observation.<name>", other pictures "observation.images.<name>".
 
     Args:
         source: the run's directory, or that of any Minari dataset.
         out: a directory that is not there yet.
-        fps: steps a second. Datasets do not say; it decides the timestamps.
-        task: what is to be done, in words; None: the environment's id.
+        fps: steps a second, which decide the timestamps; datasets do not hold them.
+        task: the task in words; None: the environment's id.
 
     Raises:
-        UsageError: `out` is there, `source` is no dataset, or has no episodes.
+        UsageError: `out` exists, `source` is not a dataset, or has no episodes.
         MissingExtra: no pyarrow, or no imageio-ffmpeg where there are pictures.
     """
     data, out = load_known(source), Path(out)
@@ -174,7 +174,7 @@ class _Writer:
         self._in_file += length
 
     def close(self, task: str) -> None:
-        """Write what is to be said of all. Raises UsageError where there is no episode."""
+        """Write the files about all episodes. Raises UsageError without an episode."""
         if not self.episodes:
             raise UsageError("a LeRobotDataset has at least one episode, and this one has none")
         frames, episodes = self.frames, len(self.episodes)
@@ -255,7 +255,7 @@ class _Writer:
 
 
 def _stats(column: np.ndarray) -> dict[str, Any]:
-    """What values are like, element by element."""
+    """Return the statistics of values, element by element."""
     values = column.astype(np.float64)
     found = {"min": values.min(0), "max": values.max(0), "mean": values.mean(0), "std": values.std(0)}
     found |= {name: np.quantile(values, q, axis=0) for name, q in QUANTILES.items()}

@@ -1,12 +1,11 @@
 """A run that ends in files: episodes are made, each is encoded and stored by its worker, all are merged in order.
 
-Nothing that was finished is lost: until everything is merged the episodes lie in `DIR/.parts`, and a run that was
-stopped (by Ctrl-C, an environment that raises, a full disk, a kill) is continued with `resume`. A run that is stopped
-in a way that can be noticed merges the episodes 0, 1, ... up to the first one that is missing, which is what
-a run of just so many episodes gives. Those finished beyond it stay in `.parts`: storing them too would favour short
-ones.
+No finished episode is lost: until all are merged they lie in `DIR/.parts`, and `resume` continues a stopped run
+(by Ctrl-C, an environment that raises, a full disk, a kill). A run that notices its stop merges the episodes 0, 1, ...
+before the first missing one, like a run of just so many episodes. Later finished ones stay in `.parts`: to store
+them too would favour short episodes.
 
-What is made of the episodes, a dataset or an evaluation, is the `Product`.
+The `Product` of the episodes is a dataset or an evaluation.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ REPLACE = "replace"  # what is there goes, and the run begins again
 
 
 class Product(Protocol):
-    """What is made of a run's episodes.
+    """The product of a run's episodes.
 
     Attributes:
-        output: what of DIR it is; it is removed when another run begins there.
-        data: the file of it that holds the episodes, as `treadle.record.hdf5.assemble` writes them.
-        packages: whose versions its summary has.
+        output: its path in DIR; it is removed when another run begins there.
+        data: its file of episodes, as `treadle.record.hdf5.assemble` writes it.
+        packages: packages whose versions its summary has.
     """
 
     output: Path
@@ -63,36 +62,36 @@ class Product(Protocol):
     packages: Sequence[str]
 
     def sink(self, parts: Path) -> Callable[[int, Any, Any], Any]:
-        """What stores the episodes of a worker: see `RolloutRecipe.sink`."""
+        """Return a worker's sink, which stores its episodes: see `RolloutRecipe.sink`."""
 
     def damage(self) -> str:
-        """What is wrong with the rest of it, where its data is there; "": nothing."""
+        """Return the damage of its other files, where its data exists; "" without damage."""
 
     def begin(self, notes: Sequence[EpisodeNote]) -> None:
-        """The directory is this run's: these episodes were there before. Called before the first is made."""
+        """Begin in the run's directory, with the episodes of an earlier part, before the first episode is made."""
 
     def lose(self, skipped: Collection[Skipped]) -> None:
-        """These episodes, in all, are left out."""
+        """Note all episodes that are left out."""
 
     def have(self, note: EpisodeNote) -> None:
-        """An episode is finished."""
+        """Note a finished episode."""
 
     def merge(self, parts: Path, notes: list[EpisodeNote], spaces: Any, spec: str | None) -> MergeReport:
-        """Make it of these parts. `spec`: of the environment, as JSON. Raises OSError and Damaged."""
+        """Make the product of these parts. `spec`: of the environment, as JSON. Raises OSError and Damaged."""
 
 
 @dataclass(frozen=True, repr=False)
 class Stored:
-    """What is in a run's directory now.
+    """The contents of a run's directory.
 
     Attributes:
         directory: DIR.
-        path: the dataset's folder; None when there is none.
-        summary: of the dataset; None when there is none.
-        complete: does it have everything that was asked for?
-        finished: episodes that are stored, those in `.parts` included.
-        before: how many of them were there before (a resumed run).
-        unchanged: was everything there already, so that nothing was done?
+        path: the dataset's folder; None without a dataset.
+        summary: of the dataset; None without a dataset.
+        complete: True if all episodes are there.
+        finished: number of stored episodes, those in `.parts` included.
+        before: how many of them an earlier part of a resumed run made.
+        unchanged: True if the run was complete before, so that nothing was done.
     """
 
     directory: Path
@@ -105,7 +104,7 @@ class Stored:
 
     @property
     def dataset_id(self) -> str | None:
-        """What `minari.load_dataset` takes; None when there is no dataset."""
+        """Return the id for `minari.load_dataset`; None without a dataset."""
         return None if self.path is None else f"{minari_files.NAMESPACE}/{self.path.name}"
 
     def __repr__(self) -> str:
@@ -161,7 +160,7 @@ def make(
     """Play a run and make the product of its episodes in a directory that is claimed.
 
     Args:
-        about: what `run.json` says besides what the run does.
+        about: entries of `run.json` besides those of the run.
         tell: called with the standing of the run, at most ten times a second.
 
     Raises:
@@ -399,7 +398,7 @@ def _limited(spec: str | None, max_steps: int | None) -> str | None:
 
 
 def _packages(spec: str | None) -> list[str]:
-    """Packages whose version decides what an environment does, as far as its entry point tells."""
+    """Return the packages whose versions decide an environment's behaviour, as far as its entry point shows."""
     if spec is None:
         return []
     entry = str(json.loads(spec).get("entry_point") or "")

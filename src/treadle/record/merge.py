@@ -1,8 +1,8 @@
 """Parts into a dataset, and a dataset back into memory.
 
-`merge` writes what the workers encoded, in the order of the episodes' indices, so the result has the same bytes however
-many workers there were. It writes beside the final place and renames at the end: a dataset is there whole or not at
-all, and the parts are never touched.
+`merge` writes the encoded episodes in the order of their indices, so the result has the same bytes for any number of
+workers. It writes beside the final place and renames at the end: a dataset is there whole or not at all, and the parts
+are never touched.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What became of a merge.
+    """The result of a merge.
 
     Attributes:
         path: the dataset's directory (`DIR/treadle/<name>`).
         disk_bytes: of all its files.
         data_bytes: of them in the file that holds the episodes.
         hash: blake2b-128 over the episodes' digests in order, 32 hexadecimal digits.
-        warnings: one line for everything that a person should be told, such as an info key that was left out.
-        dataset: where it is, from DIR.
+        warnings: a line for each, such as an info key that was left out.
+        dataset: its path, from DIR.
         checks: digests of its files that have none of their own, by file.
     """
 
@@ -53,7 +53,7 @@ class MergeReport:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a `Summary` says of it."""
+        """Return its part of a `Summary`."""
         return {name: value for name, value in vars(self).items() if name not in ("path", "warnings")}
 
 
@@ -198,7 +198,7 @@ def load(directory: str | Path) -> MinariDataset:
 
 
 def load_known(source: str | Path) -> MinariDataset:
-    """As `load`. Raises UsageError where there is no dataset."""
+    """As `load`. Raises UsageError without a dataset."""
     try:
         return load(source)
     except FileNotFoundError as error:

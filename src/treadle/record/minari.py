@@ -59,13 +59,13 @@ def checked_name(name: Any) -> str:
 
 
 class About(NamedTuple):
-    """What a dataset's description says besides how many episodes there are.
+    """A dataset's description, without the number of episodes.
 
     Attributes:
-        name: of the dataset, as `checked_name` gives it.
+        name: of the dataset, as `checked_name` returns it.
         policy: its name.
         observation_space, action_space: of the environment; in a file those that Minari can name.
-        env_spec: what `recover_environment` will make, as JSON; None when the environment has no spec.
+        env_spec: of the environment that `recover_environment` makes, as JSON; None without a spec.
     """
 
     name: str
@@ -141,13 +141,13 @@ def foreign_texts(space: gym.Space) -> list[tuple[str, ...]]:
 
 
 def base_space(space: gym.Space, texts: Mapping[str, Sequence[Any]], path: tuple[str, ...]) -> gym.Space:
-    """`space` with every leaf that Minari cannot name replaced by the Text space of what occurred there.
+    """Return `space` with each leaf that Minari cannot name replaced by a Text space of the texts that occurred.
 
     Args:
         space: checked by `check_storable`.
-        texts: by path (joined by "/"): shortest length, longest length, characters. What is there is replaced in any
-            case: the space may come from another dataset.
-        path: where `space` is: ("observations",) or ("actions",).
+        texts: by path (joined by "/"): shortest length, longest length, characters. Leaves with an entry are always
+            replaced: the space may come from another dataset.
+        path: the place of `space`: ("observations",) or ("actions",).
     """
     if isinstance(space, gs.Dict):
         return gs.Dict({key: base_space(inner, texts, (*path, str(key))) for key, inner in space.spaces.items()})

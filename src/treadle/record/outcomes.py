@@ -1,5 +1,7 @@
-"""What came of each episode of a run, as its directory says: while the run goes on, after a kill, in directories of
-earlier versions, and of strangers. Nothing is written, imported or unpickled, and no name in a file leads outside."""
+"""The outcome of each episode of a run, from its directory.
+
+The directory may be that of a run at work, of a killed one, of an earlier version or of a stranger. Nothing is written,
+imported or unpickled, and no name in a file leads outside."""
 
 from __future__ import annotations
 
@@ -27,16 +29,16 @@ class Outcome:
     """How an episode ended.
 
     Attributes:
-        index: which it is of its run.
-        seed: what its reset was given; None, as of the next two: nobody knows.
-        total_reward: its return, which may be no finite number.
+        index: of the episode in its run.
+        seed: of its reset; None, as of the next two: unknown.
+        total_reward: its return, which may be NaN or infinite.
         length: steps.
         end: "terminated", "truncated" or "error".
-        success: was it one? None: its environment does not say.
-        seconds: that it took; None: nobody has noted it.
-        lost: why it could not be played; None: it was, or nobody knows.
-        number: which it is in the data file; None: it is not there.
-        record: where it is not merged yet.
+        success: whether it was a success; None: its environment does not say.
+        seconds: its duration; None: unknown.
+        lost: why it could not be played; None: it was played, or the reason is unknown.
+        number: its number in the data file; None: it is not there.
+        record: its record, until it is merged.
     """
 
     index: int
@@ -65,7 +67,7 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Was it no success, or has it come to no end?"""
+        """Return True if the episode was not a success, or did not end."""
         return self.success is False or self.end == ERROR
 
     def as_json(self) -> dict[str, Any]:
@@ -111,7 +113,7 @@ def tried(name: str, unread: list[str]) -> Iterator[None]:
 
 
 def json_of(directory: Path, name: str, unread: list[str]) -> dict[str, Any]:
-    """What a file says; {}: there is none, or it is damaged."""
+    """Return the content of a file; {} where it is missing or damaged."""
     if (directory / name).exists():
         with tried(name, unread):
             content = read_json(directory / name, MOST_BYTES)

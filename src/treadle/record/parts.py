@@ -1,15 +1,14 @@
 """Writing finished episodes down where they were made, and finding them again.
 
 A `PartWriter` lives in the worker: it encodes an episode completely (arrays, compression, digest) and appends it to the
-worker's own journal, so the caller compresses nothing when it merges, and killing any process loses at most the
-episodes that were still running. What is stored of an episode is a function of the episode alone, not of the worker.
-One on another machine sends what it has encoded, and the caller appends it to a journal of its own.
+worker's own journal. So the caller compresses nothing when it merges, and the kill of any process loses only episodes
+in play. The stored bytes of an episode are a function of the episode alone, not of the worker. A worker on another
+machine sends its encoded episodes, and the caller appends them to a journal of its own.
 
-When a run is complete its parts are removed, and the dataset holds what was in them. What it does not hold is small: of
-each episode the note, and the checksum of its record. That is kept beside it (`keep`), in `DIR/.episodes`, a journal
-whose records have no data. With it the parts are made again (`reopen`), so that a complete run can go on: nothing is
-compressed again, and where a bit has changed since, the checksums differ. (That does not protect against somebody who
-changes a checksum together with its data.)
+When a run is complete its parts are removed: the dataset holds their contents, but for each episode's note and the
+checksum of its record. These are kept beside it (`keep`), in `DIR/.episodes`, a journal whose records have no data.
+With it the parts are made again (`reopen`), so that a complete run can be extended. Nothing is compressed again, and
+where a bit has changed since, the checksums differ. (An attacker can change a checksum together with its data.)
 """
 
 from __future__ import annotations
@@ -50,19 +49,19 @@ class PartWriter:
     """Writes the episodes of one worker.
 
     Args:
-        directory: where the parts of a run are kept. It must be there when the first episode is stored, not before: a
-            run that cannot build its environments has not touched what an earlier one left.
-        worker: which worker this is: names its file.
+        directory: the folder of the run's parts. It must exist when the first episode is stored, not before: a run that
+            cannot build its environments does not touch an earlier one's files.
+        worker: number of the worker, which names its file.
         observation_space: the environment's.
         action_space: the environment's.
         infos: whether infos and policy infos are stored.
         scores: of an evaluation: observations are not stored, but in the digest, and the note has `about_of`.
-        success_keys: of infos, that say whether an episode was a success.
-        send: are episodes returned (`Sent`), for another process to write them, instead of being written here?
-        keep: what an episode must be like; of others there is the note alone. None: all are kept.
+        success_keys: of infos, whose values say whether an episode was a success.
+        send: True: episodes are returned (`Sent`) for another process to write them; False: they are written here.
+        keep: the rule of the episodes that are kept; of others there is the note alone. None: all are kept.
 
     Raises:
-        TypeError: when a space has no place in a dataset; the message names it.
+        TypeError: when a dataset cannot store a space; the message names it.
     """
 
     def __init__(
@@ -132,11 +131,11 @@ class PartWriter:
 
 
 def recover(directory: str | Path) -> list[EpisodeNote]:
-    """What a run left behind, also one that was killed: the notes of every complete episode, by index.
+    """Return the notes of all complete episodes of a run, also of a killed one, by index.
 
-    Nobody may be writing to the directory. Half-written episodes are cut off; there are no temporary files that could
-    be left over. Of an index that was written twice (by a worker that died after writing, and its successor) one note
-    is returned. An empty list when the directory does not exist.
+    No process may be writing to the directory. Half-written episodes are cut off; journals leave no temporary files. Of
+    an index that was written twice (by a worker that died after writing, and its successor) one note is returned. The
+    list is empty when the directory does not exist.
 
     Raises:
         ValueError: when a file is not of this kind.

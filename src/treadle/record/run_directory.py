@@ -1,21 +1,21 @@
-"""The directory of one run: who may write to it, and what is in it already.
+"""The directory of one run: the process that may write to it, and its contents.
 
 ```
 DIR/run.json        the arguments that decide the run's bytes, signed (`treadle.signing`); written first
-DIR/.parts/         finished episodes that are not merged yet, and which are left out; gone when the run is complete
-DIR/summary.json    what came of it
+DIR/.parts/         finished episodes before the merge, and the list of those left out; gone when the run is complete
+DIR/summary.json    the result of the run
 DIR/treadle/...     the dataset
-DIR/.episodes       what the dataset can be taken apart with when the run is to go on, and checksums of its episodes
-DIR/failures/       what each episode that failed can be replayed from: episode-5.repro
+DIR/.episodes       notes and checksums of the dataset's episodes, from which a run that is extended makes its parts
+DIR/failures/       recordings of episodes that failed, for a replay: episode-5.repro
 DIR/.reopened/      parts that are being made of the dataset of such a run, or of shards
 ```
 
-The directory may come from somebody else, so what its files say is not trusted: names in them are relative, hold no
-".." and lead to something below DIR, also through links; else the file is damaged, and nothing that it names is moved.
+The directory may come from another user, so its files are not trusted. Names in them are relative, hold no ".." and
+lead below DIR, also through links; otherwise the file is damaged, and the files that it names stay where they are.
 
-Two locks, both of the kernel's (`flock`), so that they end with the processes that hold them, however those end: the
-caller holds one on DIR for the whole run, each worker a shared one on DIR/.parts while it may write there. A run that
-continues another waits for the second, because workers outlive a killed caller by some milliseconds.
+Two locks of the kernel (`flock`) end with the processes that hold them, however those end. The caller holds one on DIR
+for the whole run, each worker a shared one on DIR/.parts while it may write there. A run that continues another waits
+for the second, because workers outlive a killed caller by some milliseconds.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ LAST_WRITERS = 10.0  # seconds that the workers of a killed run get to end
 
 
 class Checked(NamedTuple):
-    """What `RunDirectory.check` has found.
+    """The result of `RunDirectory.check`.
 
     Attributes:
-        warnings: what a person should be told when the run goes on: a Python file that has changed since it was begun,
-            or an object of which nobody knows whether it is the same.
-        grown: is more asked for than when it was begun?
+        warnings: lines to log when the run goes on: about a Python file that has changed since it was begun, or an
+            object that cannot be compared.
+        grown: True if the run is to be larger than when it was begun.
     """
 
     warnings: tuple[str, ...] = ()
@@ -72,33 +72,33 @@ class Checked(NamedTuple):
 
 
 class RunFiles:
-    """What is in the directory of a run. Nothing is changed, locked or waited for."""
+    """The files in the directory of a run. It changes nothing, takes no lock and does not wait."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.parts = path, path / PARTS
 
     @property
     def begun_there(self) -> bool:
-        """Has a run begun here?"""
+        """Return True if a run has begun here."""
         return (self.path / ARGUMENTS).exists()
 
     @property
     def complete(self) -> bool:
-        """Is a run there that needs no more episodes?"""
+        """Return True if the directory holds a run that needs no more episodes."""
         return not self.parts.exists() and (self.path / SUMMARY).exists() and self.begun_there
 
     def written(self) -> tuple[dict[str, Any], str]:
-        """What `run.json` says, without its signature, and why somebody else may have written that; "": this user's own
-        run has. Raises OSError, and what `intact` expects of a file that is damaged."""
+        """Return the content of `run.json` without its signature, and why another user may have written it; "": this
+        user's own run has. Raises OSError, and the exceptions that `intact` takes from a damaged file."""
         content = unsealed(read_json(self.path / ARGUMENTS, MOST_BYTES))
         mark = content.pop("signature", "")
         return content, signing.doubt(*_to_sign(content), mark)
 
     def begun(self) -> dict[str, Any]:
-        """What `RunDirectory.begin` wrote: the run's "arguments", "files", "objects" and "output".
+        """Return the content of `RunDirectory.begin`: the run's "arguments", "files", "objects" and "output".
 
-        Raises UsageError when it is damaged, where no run was begun, and where an earlier state of Treadle has stored
-        the episodes in a format of its own.
+        Raises UsageError when it is damaged, when no run was begun, and when an earlier state of Treadle has stored the
+        episodes in a format of its own.
         """
         path = self.path / ARGUMENTS
         if not path.exists():
@@ -196,8 +196,8 @@ class RunDirectory(RunFiles):
             os.close(fd)
 
     def check_there(self) -> None:
-        """Raise OSError when DIR, or its parts, were removed, moved or replaced: what is written now is lost, and what
-        is in their place is somebody else's."""
+        """Raise OSError when DIR, or its parts, were removed, moved or replaced: a later write would be lost, and the
+        files in their place belong to another program."""
         if self.parts not in self._held and self.parts.exists():
             self._held[self.parts] = os.open(self.parts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for path, fd in self._held.items():
@@ -230,15 +230,15 @@ class RunDirectory(RunFiles):
         resume: bool | None,
         objects: Mapping[str, str | None] | None = None,
     ) -> Checked:
-        """May a run with these arguments begin here, and make `output`?
+        """Check that a run with these arguments may begin here and make `output`.
 
         Args:
-            resume: None: it is not a run that could be.
-            objects: of the arguments given as objects, as `identity.identities` gives them.
+            resume: None of a call that cannot resume a run.
+            objects: the arguments that are objects, as `identity.identities` returns them.
 
         Raises:
-            UsageError: something is there, and neither `force` nor `resume` says what to do with it; or the run to
-                resume was made with other arguments, which are named; or its `run.json` is damaged.
+            UsageError: the directory is not empty, without `force` and `resume`; or the run to resume had other
+                arguments, which are named; or its `run.json` is damaged.
         """
         self._below(output)
         found = next((path for path in (*self._files(), output) if path.exists()), None)
@@ -319,11 +319,11 @@ class RunDirectory(RunFiles):
         _write_json(self.path / ARGUMENTS, sealed(content | ({"signature": mark} if mark else {})), 0o600)
 
     def recover(self) -> list[EpisodeNote]:
-        """The episodes of the run to resume, once nobody writes any more.
+        """Return the episodes of the run to resume, once no process writes any more.
 
         Raises:
-            UsageError: when workers of an earlier run are still writing, or what they have written was replaced.
-            Damaged: when an episode is not what was written.
+            UsageError: when workers of an earlier run are still writing, or their files were replaced.
+            Damaged: when an episode differs from the written one.
         """
         if not self.parts.exists():
             return []
@@ -413,7 +413,7 @@ def _to_sign(content: dict[str, Any]) -> tuple[str, dict[str, Any], list[Any]]:
 
 
 def _is(path: Path, fd: int) -> bool:
-    """Is `fd` what the path leads to?"""
+    """Return True if the path leads to the file `fd`."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except (FileNotFoundError, NotADirectoryError):
@@ -433,10 +433,10 @@ def _grows(before: Any, now: Any) -> bool:
 
 
 def below(root: Path, name: Any) -> Path:
-    """`root / name`, for a name that was read from a file.
+    """Return `root / name`, for a name that was read from a file.
 
     Raises:
-        ValueError: when that is not below `root`, for whatever reason. TypeError: when it is no text.
+        ValueError: when that is not below `root`, for whatever reason. TypeError: when the name is not text.
     """
     if not isinstance(name, str):
         raise TypeError(f"a name is expected, got {name!r}")
@@ -449,7 +449,7 @@ def below(root: Path, name: Any) -> Path:
 
 @contextmanager
 def intact(path: Path) -> Iterator[None]:
-    """In the block a file is read: what that raises is told as damage of the file's, as UsageError."""
+    """A block that reads a file: its exceptions become a UsageError about a damaged file."""
     try:
         yield
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -467,7 +467,7 @@ def _write_json(path: Path, content: Any, mode: int = 0o666) -> None:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is not the same, one short text each, such as "seed was 0 and is 1"."""
+    """Return the differences, one short text each, such as "seed was 0 and is 1"."""
     told = json.loads(json.dumps(dict(now)))  # tuples become lists, as they did in the file
     found = []
     for key in dict.fromkeys((*before, *told)):

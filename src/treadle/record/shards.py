@@ -59,22 +59,21 @@ def merge_shards(
 
     Args:
         shards: the directories of all of them, in any order; they stay as they are.
-        out: the directory that becomes that of the whole run: its files are those of a run without shards, but for
-            times in the summary; run.json is signed where this user has signed all shards. It can be resumed, with more
-            episodes, say.
-        force: replace what is in `out`.
-        allow_missing: go on without shards that are not among them, and of an unfinished one with its finished episodes
-            before the first that is not. Then `out` is an unfinished run, which its command makes whole with --resume;
-            the summary's `missing` says what it lacks, and its `hash` ends with "-incomplete".
-        command: what the summary says made the dataset.
+        out: the directory of the whole run. Its files are those of a run without shards, but for times in the summary;
+            run.json is signed where this user has signed all shards. The run can be resumed, and extended.
+        force: replace the contents of `out`.
+        allow_missing: go on without missing shards, and with the episodes of an unfinished one before its first gap.
+            Then `out` is an unfinished run, which its command completes with --resume. The summary's `missing` lists
+            the gaps, and its `hash` ends with "-incomplete".
+        command: of the summary.
 
     Returns:
-        What came of it; `out`/summary.json says the same.
+        The summary, as in `out`/summary.json.
 
     Raises:
-        Damaged: episodes of a shard are not what was written; they are named. Nothing is left in `out`.
-        UsageError: a shard is missing, is there twice, belongs to another run, is not finished or is damaged: it is
-            named. Or `out` is not empty. OSError.
+        Damaged: episodes of a shard differ from the written ones; they are named. Nothing is left in `out`.
+        UsageError: a shard is missing, named twice, of another run, not finished or damaged: the message names it. Or
+            `out` is not empty. OSError.
     """
     start = perf_counter()
     if isinstance(shards, str) or not isinstance(shards, Iterable):
@@ -208,12 +207,12 @@ def _existing(path: Path) -> RunDirectory:
 
 
 def _links(folder: str, names: list[str]) -> list[str]:
-    """What is not copied: a link in a directory from somebody else may lead anywhere."""
+    """Return the links, which are not copied: those in another user's directory may lead anywhere."""
     return [name for name in names if (Path(folder) / name).is_symlink()]
 
 
 def _checked(places: dict[Path, RunDirectory], allow_missing: bool) -> tuple[dict[str, Any], int]:
-    """What the whole run was begun with, and how many shards it has. Raises UsageError."""
+    """Return the arguments of the whole run, and its number of shards. Raises UsageError."""
     if not places:
         raise UsageError("name the directories of the shards")
     found: dict[int, Path] = {}

@@ -1,5 +1,5 @@
-"""`summary.json`: what a run was, what came of it and where its time went; and what a person is told of that: the same
-rows below a command, in a notebook and nowhere else.
+"""`summary.json`: a run, its result and its use of time; and its table, with the same rows below a command and in a
+notebook.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class Summary:
     """A finished (or interrupted) run.
 
     Attributes:
-        command: what was typed, or the call that stands for it.
-        versions: version by package, as `treadle.repro.versions` gives them.
+        command: the command line, or the call that stands for it.
+        versions: version by package, of `treadle.repro.versions`.
         env_id: of the environment.
         policy: name of the policy.
         seed: the run's seed.
-        episodes: how many are stored.
+        episodes: number of stored episodes.
         steps: of all of them.
         returns: undiscounted return by episode, in order; as `lengths`, `seeds` and `digests`.
         lengths: steps by episode.
-        seeds: what each episode's reset was given.
+        seeds: of each episode's reset.
         digests: of each episode, as in its `EpisodeNote`.
         hash: of the digests in order, as in `MergeReport`.
         terminated: how many episodes ended by termination.
@@ -47,32 +47,32 @@ class Summary:
         steps_per_second: stored steps over wall time.
         raw_bytes: of the arrays before compression.
         disk_bytes: of the dataset.
-        time_shares: share of the busy time by what it went to: "step", "policy", "encode", "merge"; 0 to 1, and 1
-            together. The policy's is estimated from some of its calls. Empty, as the next, for a run that was stopped.
+        time_shares: share of the busy time by activity: "step", "policy", "encode", "merge"; 0 to 1, and 1 together.
+            The policy's is estimated from some of its calls. Empty, as the next, for a run that was stopped.
         worker_shares: share of the wall time each worker was busy; 0 to 1, by worker.
         restarts: workers that were replaced.
         added: workers that were added while it went on, as environments waited (`workers="auto"`).
         speculative: episodes that were begun and not kept.
         skipped: episodes that failed and were left out: the fields of each `treadle.sample.skipping.Skipped`.
-        warnings: what a person was told.
-        dataset: where it is, from the directory of the summary.
-        data_bytes: size of its data file, by which a damaged one is known; 0 when nobody noted it.
-        verdict: why it was not faster, and what to change (`treadle.verdict`).
+        warnings: those that were logged.
+        dataset: its path, from the directory of the summary.
+        data_bytes: size of its data file, which shows a damaged one; 0 when unknown.
+        verdict: why it was not faster, and the change that helps (`treadle.verdict`).
         inference: how the policy was asked in the caller (`treadle.sample.collection.Collection.stats`); empty: it was
             asked in the workers.
-        successes: was each episode a success, as its last info says (`treadle.play.episode.success_of`); empty when
-            none says.
-        verified: the indices of the "episodes" that were made again and compared, and of those that came out "unequal";
-            empty: none was.
-        checks: digests of what `merge_shards` takes of other files, by file (`treadle.record.merge.checks`).
+        successes: whether each episode was a success, by its last info (`treadle.play.episode.success_of`); empty when
+            no episode says.
+        verified: the indices of the "episodes" that were made again and compared, and of the "unequal" ones; empty
+            without any.
+        checks: digests of the other files that `merge_shards` reads, by file (`treadle.record.merge.checks`).
         missing: of a run that was put together without all of its shards: "shard", "episodes" (how many of it are
             missing) and "cause" of each; `hash` ends with "-incomplete" then.
-        unfit: how many episodes were tried and not kept, by reason; they are not stored.
-        remarks: of an evaluation what a reader should know: "text", and the "episodes" that it is about.
-        recoverable: can the dataset's `recover_environment()` make the environment? An environment of one's own has no
+        unfit: how many episodes were tried and not kept, by reason; they are not stored. remarks: remarks on an
+        evaluation: each has a "text" and its "episodes". recoverable: True if the dataset's `recover_environment()`
+        makes the environment. A user's own environment has no
             spec, nor has one in a wrapper that does not record its arguments.
 
-    In the file a number that JSON does not have (NaN, infinity) is null; read again it is NaN.
+    NaN and infinities, which JSON lacks, are null in the file, and NaN when it is read.
     """
 
     command: str
@@ -126,7 +126,7 @@ class Summary:
 
 
 def about_episodes(notes: Sequence[EpisodeNote]) -> dict[str, Any]:
-    """What a `Summary` says of its episodes alone."""
+    """Return a `Summary`'s fields of episodes."""
     return {
         "episodes": len(notes),
         "steps": sum(note.length for note in notes),
@@ -154,10 +154,10 @@ def time_shares(workers: Collection[Shares], merging: float) -> dict[str, float]
 
 
 def write_summary(path: str | Path, summary: Summary) -> None:
-    """Write the summary as JSON, `sealed`. Whoever reads `path` sees the old file or the new one, never a part of it.
+    """Write the summary as JSON, `sealed`. A reader of `path` sees the old file or the new one, never a part of it.
 
     Raises:
-        OSError: when it cannot be written, with the path; an older file is still there.
+        OSError: when it cannot be written, with the path; an older file stays.
     """
     try:
         with written(Path(path), 0o600) as file:  # the command may hold a token
@@ -167,12 +167,12 @@ def write_summary(path: str | Path, summary: Summary) -> None:
 
 
 def summary_json(summary: Summary) -> str:
-    """What `write_summary` writes, for a program to read."""
+    """Return the JSON that `write_summary` writes."""
     return json.dumps(sealed(_finite(vars(summary))), indent=1)
 
 
 def read_summary(path: str | Path) -> Summary:
-    """What `write_summary` wrote. Raises ValueError, TypeError, KeyError or AttributeError when it is damaged."""
+    """Read the file of `write_summary`. Raises ValueError, TypeError, KeyError or AttributeError when it is damaged."""
     content = unsealed(read_json(path))
     content["skipped"] = [vars(each) for each in skipped_of(content.get("skipped", []))]
     content["returns"] = [math.nan if value is None else value for value in content["returns"]]
@@ -190,8 +190,8 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(content: dict[str, Any]) -> dict[str, Any]:
-    """What `sealed` was given; also what a version that wrote no digest has written. Raises ValueError: a digit or a
-    letter has changed since."""
+    """Return the argument of `sealed`, also from a version that wrote no digest. Raises ValueError when a character has
+    changed since."""
     rest = {name: value for name, value in content.items() if name != "digest"}
     if content.get("digest", digest := sealed(rest)["digest"]) != digest:
         raise ValueError("its digest is not that of its content")
@@ -288,13 +288,13 @@ def asked(stats: Mapping[str, Any]) -> str:
 
 
 def _besides(before: int, missing: int) -> str:
-    """What else there is to say of the number of episodes."""
+    """Return the remark beside the number of episodes."""
     said = [f"{before:,} from before"] * bool(before) + [f"{missing:,} left out"] * bool(missing)
     return f" ({', '.join(said)})" if said else ""
 
 
 def success(summary: Summary) -> str:
-    """The rate of success; "": environments do not tell of it."""
+    """Return the rate of success; "" where environments do not say."""
     if not summary.successes:
         return ""
     from treadle.sample.scores import CONFIDENCE, success_rate  # the statistics that it needs take 10 ms

@@ -1,10 +1,10 @@
-"""Is a run what was written, and what its seed says?
+"""Verify a run: its files against their digests, and its episodes against their seeds.
 
-The first is read (`about`, `damage`): nothing in the run's directory is changed, locked or waited for. For the second
-some of its episodes are made again, in fresh environments, and compared (`verify`).
+`about` and `damage` read the files; they change nothing in the run's directory, take no lock and do not wait. `verify`
+makes some episodes again in fresh environments and compares them.
 
-An environment may carry something over from one episode to the next, or look at the clock; then an episode depends on
-more than its seed. That cannot be seen from one run, so a few episodes are played a second time.
+An environment may carry state over from one episode to the next, or look at the clock. Then an episode depends on more
+than its seed. One run cannot show that, so a few episodes are played a second time.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _made(run: Run, chosen: Sequence[int], workers: int | None) -> Iterator[tupl
 
 
 def _told(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutRecipe, repeats: bool) -> str:
-    """`repeats`: was it the same both times that it was made in a fresh environment?"""
+    """Return the warning about an episode. `repeats`: True if both plays in a fresh environment were the same."""
     step, name = difference or (0, "its encoding")
     stateful = recipe.policy not in (None, "random")
     if name.split("/")[0] == "infos":
@@ -159,11 +159,11 @@ def _begins(name: str) -> int:
 
 
 def about(directory: Path) -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """A run as (what, value); and for JSON its "arguments", its "summary" (None where there is none yet), and as
-    "unfinished" what is said of a run that is not complete (else "").
+    """Return the rows of a run's table, and for JSON its "arguments", its "summary" (None before the first), and the
+    state of an incomplete run as "unfinished" (else "").
 
     Raises:
-        UsageError: there is no run, or `run.json` or `summary.json` is damaged.
+        UsageError: the directory has no run, or `run.json` or `summary.json` is damaged.
     """
     place = RunFiles(directory)
     begun, summary, unfinished = place.begun(), place.summary(), ""
@@ -188,14 +188,14 @@ def about(directory: Path) -> tuple[list[tuple[str, str]], dict[str, Any]]:
 
 
 def damage(directory: Path, tell: Callable[[Standing], None] = lambda now: None) -> tuple[int, list[str]]:
-    """How many stored episodes were read; and a line for each that is not what was written, and for each other file.
+    """Return the number of stored episodes that were read, and a line for each damaged episode and file.
 
     Args:
         directory: of a run, complete or not.
-        tell: called with how far it is, after each episode.
+        tell: called with the `Standing` after each episode.
 
     Raises:
-        UsageError: there is no run.
+        UsageError: the directory has no run.
     """
     said: list[str] = []
     now = Standing()
@@ -236,7 +236,7 @@ def damage(directory: Path, tell: Callable[[Standing], None] = lambda now: None)
 
 @contextmanager
 def _noted(said: list[str]) -> Iterator[None]:
-    """What reading raises becomes a line."""
+    """A block that reads: its exceptions become lines."""
     try:
         yield
     except (ValueError, TypeError, KeyError, RuntimeError, OSError) as error:

@@ -1,7 +1,7 @@
 """Moving pictures, written as they come. The only file that imports imageio_ffmpeg.
 
-An .mp4 needs ffmpeg. Without it there is the animated PNG, which every browser plays: a PNG with frames (the APNG
-chunks of the third edition of the PNG specification), written here, with nothing but zlib.
+An .mp4 needs ffmpeg. The animated PNG does not, and every browser plays it: a PNG with frames (the APNG chunks of the
+third edition of the PNG specification), written here with zlib alone.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Taker = Generator[None, np.ndarray, None]  # `send` takes a picture, `close` end
 
 @contextmanager
 def video(path: Path, fps: float = 30.0) -> Iterator[Callable[[np.ndarray], None]]:
-    """In the block a video is written: an .mp4, or an animated .png. Gives what takes its pictures:
+    """A block that writes a video: an .mp4, or an animated .png. It yields a function that takes a picture:
     uint8[height, width, 3], all of one size.
 
-    When the block has ended the file is there, whole; where it raises, or there were no pictures, it is as it was.
+    When the block has ended the file is there, whole. Where it raises, or got no picture, an older file stays.
 
     Raises:
         UsageError: another suffix, or pictures of several sizes.
