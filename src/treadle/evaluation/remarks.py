@@ -58,7 +58,7 @@ def _of_missing(notes: Sequence[EpisodeNote], left_out: Sequence[Skipped]) -> It
     if not left_out:
         return
     asked = len(notes) + len(left_out)
-    text = f"{_episodes(asked)} were asked for; {len(left_out):,} could not be played"
+    text = f"{len(left_out):,} of {_episodes(asked)} could not be played"
     if any(note.success is not None for note in notes):
         successes = sum(note.success is True for note in notes)
         low, high = wilson(successes, asked)
