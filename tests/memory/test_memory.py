@@ -319,7 +319,7 @@ def test_a_worker_finds_a_ring_by_the_number_of_a_block(both: tuple[RowMemory, R
         assert holder.peek(block)[1].tolist() == [0, 5, 0, 0]
         assert holder.finals[0] is not None
         assert holder.finals[0][:, 0].tolist() == [0, 7 + block, 0, 0]
-    with pytest.raises(IndexError, match=f"no block {ring.first + 4}"):
+    with pytest.raises(IndexError, match=f"no ring has block {ring.first + 4}"):
         rows.block(ring.first + 4)
 
 

@@ -77,7 +77,7 @@ class History:
         self._actions = memory.arrays(memory.fields.actions)
         ring, self._places, self._width = memory.standing, [], 0
         self._n = len(memory.done)
-        self._sources: list[tuple[int, int, memoryview]] = []  # from, to, what
+        self._sources: list[tuple[int, int, memoryview]] = []  # from, to, bytes
         for array in self._actions:
             self._places.append(self._width)
             if array is not None and array.nbytes:

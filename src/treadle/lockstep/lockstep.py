@@ -1,8 +1,8 @@
 """Lockstep: every slot steps once, then all results are handed out as one batch, in slot order.
 
-`step` has a fast lane: one closure posts one word a worker, steps the caller's own share, waits on the bell and hands
-out a buffer. Anything out of the ordinary (a payload, a death, a deadline) goes by `calls.py`, which does the same with
-all the checks. Profile before adding a line to it: eight CartPoles take 30 us a step.
+`step` has a fast lane: one closure. It posts one word a worker, steps the caller's own share, waits on the bell and
+hands out a buffer. Anything out of the ordinary (a payload, a death, a deadline) goes by `calls.py`, which does the
+same with all the checks. Profile before adding a line to it: eight CartPoles take 30 us a step.
 """
 
 from __future__ import annotations

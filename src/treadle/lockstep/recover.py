@@ -236,7 +236,7 @@ class Recovery:
     # -- before a request --------------------------------------------------------------------------------------------
 
     def reachable(self, chosen: list[int]) -> list[int]:
-        """The chosen slots without the dropped ones. Raises UsageError for those unless all slots were chosen."""
+        """Return the chosen slots without dropped ones. Raises UsageError for those unless all slots were chosen."""
         dropped = list(filter(self._is_gone, chosen))
         if dropped and len(chosen) < self._pool.n:
             raise UsageError(f"slots {dropped} were dropped when their worker died: they take no more requests")
@@ -458,6 +458,6 @@ class Recovery:
         life.at = self._calls.last_id
 
     def finals(self, block: int, arrays: list[np.ndarray], told: dict[int, Any]) -> dict[int, Any]:
-        """`Batches.finals` for the fast lane, which calls it only for steps that end episodes."""
+        """Note ends, and return `Batches.finals`. The fast lane calls it only for steps that end episodes."""
         self.note_ends(arrays[-2] | arrays[-1], range(self._pool.n))
         return self._batches.finals(block, arrays, told)

@@ -7,7 +7,7 @@ one behind it. Semaphores do not replace fences. One bell may be shared by all w
 than entries, too. Some answers pass without a ring, and a reader that looks before it rings may find the number
 already.
 
-Python has no fence of its own. Giving back a lock and then taking it again is one: no earlier access may pass the
+Python has no fence of its own. Giving back a lock and then taking it again is one. No earlier access may pass the
 lock's giving back, no later one its taking, and the two keep their order.
 
 Words that both sides read without a fence, and why that is safe:

@@ -4,8 +4,8 @@ Fresh copies of large results cost more than everything else on their way (page 
 overwritten under the reader. A lent buffer avoids both.
 
 One rule says which buffers are in use. A lent array is a fresh array over raw memory, not a view of another array.
-Every view, slice, torch tensor or pickle buffer made of it holds the array itself: numpy does not look through a base
-that is not an array. So a weak reference to it shows whether any part of it is held. Memory that a worker may still
+Every view, slice, torch tensor or pickle buffer made of it holds the array itself. (NumPy does not look through a base
+that is not an array.) So a weak reference to it shows whether any part of it is held. Memory that a worker may still
 write to is in use, too, whether held or not. A buffer to which a late answer may come is pinned, and one that went to
 workers with requests waits for them (`Buffer.written`).
 

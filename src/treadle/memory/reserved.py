@@ -82,7 +82,7 @@ class ResultBuffers:
     The size of a result is not known beforehand, so it lies in reserved address space that becomes memory when it is
     written. A learner asks for the next batch while it holds the last one, and drops that when the next is there. So
     two buffers take turns, and the pages of a large batch are new only twice. First touches of new memory cost more
-    than copying into memory that is there: on virtual machines that hand free pages back to their host, it is twenty
+    than copying into memory that is there. On virtual machines that hand free pages back to their host it is twenty
     times as much. Samples of raw Pong (1.2 GB a batch) come 2.2 times as fast as without (2 workers, 2 cores,
     2026-11-22).
     """

@@ -18,7 +18,7 @@ being overwritten. The other arrays are lent (`lent.py`), and so are all observa
 Beside the rings there is a row of each of these (`RowFields`). Actions have one array a leaf for all blocks.
 `done[slot]` holds the number of the latest request whose row is whole. It is written last, so after a death it shows
 which slot was at work and which rows are good. `began`, `episode` and `seed` (-1: none) are written when a slot's
-episode begins: from them the caller names the step and the episode in which a worker died. `began` counts the slot's
+episode begins. From them the caller names the step and the episode in which a worker died. `began` counts the slot's
 steps until then: the worker's steps of all its slots, and the slot's `own`, in which other slots were left out.
 """
 
@@ -168,8 +168,7 @@ class Ring(Buffer):
         return self.spare
 
     def row(self, block: int) -> list[np.ndarray]:
-        """Return a block's observation leaves, rewards and end flags, the caller's to keep: large ones lent, others
-        copied."""
+        """Return a block's observation leaves, rewards and end flags: large ones lent, others copied."""
         t = block - self.first
         if t >= self.steps:
             assert self.target is not None
@@ -282,7 +281,7 @@ class Rings:
         """Map the ring of a block that another process has opened, and forget rings that are not in the table."""
         if self._next:
             self.arena.array(self.fields.table)  # raises ClosedPool
-            raise IndexError(f"there is no block {block}")
+            raise IndexError(f"no ring has block {block}")
         steps = self._table[:, 1].tolist()
         fence()  # once the number of steps is that of a ring, so are the other words
         rings = [(words[0], many, *words[2:]) for words, many in zip(self._table.tolist(), steps, strict=True) if many]
@@ -294,7 +293,7 @@ class Rings:
                 ring = Ring(self._planned(Plan(0), many), memory, first, many)
                 self.all = [*self.all, ring]
                 return ring
-        raise IndexError(f"there is no block {block}")
+        raise IndexError(f"no ring has block {block}")
 
     def _planned(self, plan: Plan, steps: int) -> RingFields:
         n = self.fields.done.shape[0]

@@ -174,8 +174,7 @@ class Calls:
         return [call for worker in late.values() for call in self._forget(worker)]
 
     def ring(self, tag: Any) -> None:
-        """Ring the bells of workers that owe this tag an answer: an interrupt may have come between a request and its
-        ring."""
+        """Ring the bells of workers that owe this tag an answer: an interrupt may have come before the ring."""
         for call in self.awaited(tag):
             if call.worker.line is not None:
                 call.worker.line.bell.release()
@@ -267,8 +266,8 @@ class Calls:
 
         Args:
             lost: True: look at all workers, and find the answers that an interrupt has lost. False: look only at
-                workers that have answered something, those with requests that are not yet sent, and those whose answers
-                are not counted (the caller's own slots, nodes).
+                workers that have answered something or have unsent requests, and those whose answers are not counted
+                (the caller's own slots, nodes).
         """
         heard, workers = False, self.workers
         if not lost:
@@ -319,8 +318,7 @@ class Calls:
     # -- deaths and deadlines ----------------------------------------------------------------------------------------
 
     def _watch(self, hear: Callable[[Event], None]) -> bool:
-        """See to deaths, missed deadlines and restarts that are due, when no reply is there. Returns True if any event
-        came."""
+        """See to deaths, missed deadlines and due restarts, when no reply is there. Returns True if any event came."""
         heard = False
         now = monotonic()
         for worker in self.workers:
@@ -399,8 +397,7 @@ class Calls:
         return error
 
     def _give_up(self, worker: Worker) -> None:
-        """Mark all answers that a worker owes to be dropped when they come; their rows are out of service until
-        then."""
+        """Have all answers that a worker owes dropped when they come; their rows are out of service until then."""
         for each in worker.owed:
             request = each.request
             worker.late.add(request.id)
@@ -416,8 +413,10 @@ class Calls:
             self.memory.rows.rings.of(block).pins.discard(block)
 
     def _overran(self, worker: Worker, owed: Owed, elapsed: float, limit: float) -> None:
-        """Count an overrun, and warn of the first. Applies where a deadline can only be measured: the caller does the
-        work, or a thread that cannot be given up."""
+        """Count an overrun, and warn of the first.
+
+        Applies where a deadline can only be measured: the caller does the work, or a thread that cannot be given up.
+        """
         if worker.overran != owed.request.id:
             worker.overran = owed.request.id
             self.overruns += 1

@@ -191,8 +191,7 @@ class WorkerGroup:
         return True
 
     def end_building(self) -> None:
-        """Terminate the workers that are still building their slots: they have nothing to close, and read no
-        requests."""
+        """Terminate workers that are still building their slots: they have nothing to close, and read no requests."""
         for worker in self.workers:
             if worker.state is State.STARTING:
                 worker.kill(signal.SIGTERM)
@@ -231,8 +230,7 @@ def _building(worker: Worker) -> Where:
 
 
 def partition(n: int, workers: int, first: int = 0) -> list[tuple[int, ...]]:
-    """Return contiguous shares of slots first..first+n-1, as equal as possible, the longer ones first; at most one a
-    slot."""
+    """Return contiguous shares of slots first..first+n-1: at most one a slot, nearly equal, the longer ones first."""
     shares = np.array_split(np.arange(first, first + n), max(1, min(workers, n)))
     return [tuple(share.tolist()) for share in shares if len(share)]
 
@@ -243,7 +241,7 @@ def _startup_failed(failures: list[WorkerError]) -> StartupFailed:
     fields = {"where": first.where, "remote_traceback": first.remote_traceback, "failures": tuple(failures)}
     if isinstance(first, TaskRaised) and all(isinstance(failure, UsageError) for failure in failures):
         error: StartupFailed = StartupRefused(f"{first.error_message} ({first.where})", **fields)
-        error.__cause__ = first.__cause__  # the failure between the two says the same once more
+        error.__cause__ = first.__cause__  # the failure between the two would repeat it
     else:
         error = StartupFailed(f"{first}{more}", **fields)
         error.__cause__ = first

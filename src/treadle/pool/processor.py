@@ -129,8 +129,7 @@ def times_of(pid: int | None) -> tuple[float, float]:
 
 
 def used() -> float | None:
-    """Return the mean seconds that this process's allowed processors were busy so far, with any program; None:
-    unknown."""
+    """Return the mean seconds that this process's processors were busy so far, with any program; None: unknown."""
     try:
         with open("/proc/stat") as file:
             lines = [line.split() for line in file if line.startswith("cpu")]

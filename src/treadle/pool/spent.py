@@ -69,13 +69,11 @@ class Spent:
         return verdict(self.judged())
 
     def judged(self, steps: int = 0, fixed: bool = True) -> Figures:
-        """Return the figures since the start. `steps`: of all slots together; `fixed`: the user chose how many
-        workers."""
+        """Return the figures since the start. `steps`: of all slots together; `fixed`: the user chose the workers."""
         return self.figures(steps, fixed=fixed)
 
     def figures(self, steps: int = 0, busy: tuple[float, ...] = (), **more: Any) -> Figures:
-        """Return the figures since the start. `busy`: seconds at work of each worker, if known; `more`: further
-        figures."""
+        """Return the figures since the start. `busy`: each worker's seconds at work, if known; `more`: further ones."""
         words = zip(self._words(), self._at_work, strict=True)
         busy = busy or tuple((now - then if now >= then else now) * 1e-9 for now, then in words)
         used, mean = self._usage.since(), sum(busy) / max(1, len(busy))

@@ -101,8 +101,7 @@ def chrome(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def writes(events: Sequence[Event]) -> Iterator[Event]:
-    """Yield when each slot's row is written: in a request of steps, from the end of its step to the start of the next
-    one."""
+    """Yield when each slot's row is written: in a request of steps, from its step's end to the next one's start."""
     slots: list[Event] = []
     answered = 0
     for event in events:

@@ -115,7 +115,7 @@ class Keeper:
 
     @property
     def fixed(self) -> bool:
-        """Whether all layers are of known classes, which never change what they wrap while they step and reset."""
+        """True if all layers are of known classes, which never change what they wrap while they step and reset."""
         self.look()
         return not self._whole
 

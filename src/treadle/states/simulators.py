@@ -9,7 +9,7 @@ before, which cannot be read anywhere. So the emulator's calls of `act` are reco
 generator, a Mersenne Twister that the state shows as text, once for each player. From the generator's state at the last
 known moment and the actions since, the effective action follows exactly. It matters only where the next draw repeats (a
 share of p of the states); then the state names it. To put such a state back, the emulator first goes to a moment whose
-next draw is known not to repeat, and plays a frame with that action.
+next draw does not repeat, and plays a frame with that action.
 
 The screen is drawn from the next frame on: `render` right after putting a state back shows the screen before it.
 

@@ -7,9 +7,9 @@ of them (`columns_of_rows`), or reads any slot's dict as it was (`InfoRows` is a
 with the same keys in the same order, and values of the same types.
 
 The exact type decides what counts as a number: Python's and NumPy's numbers and Python's bools, small arrays of them,
-and dicts of all these. Any other value leaves the whole info to the message: a subclass (an IntEnum), an integer beyond
-64 bits, np.bool_ (an object column in Gymnasium), text, None. So does a key that begins with an underscore, which may
-be the mask of another one.
+and dicts of all these. Any other value leaves the whole info to the message. Such are text, None, a subclass (an
+IntEnum), an integer beyond 64 bits, and np.bool_ (an object column in Gymnasium). So does a key that begins with an
+underscore, which may be the mask of another one.
 
 A row is written by one `struct`, and is a record of a structured dtype. A dict within is a record within, and a column
 is the copy of a field.

@@ -29,13 +29,13 @@ WITH_PAYLOAD = 256  # added to a request's op: its payload comes by the channel
 CHOSEN = 2**16  # times `Chosen.which`: added to the op of a step of one slot
 IN_BOX = 2**40  # times the bytes of its payload in the box: added to a request's op
 FLAG_BOX, FLAG_CHANNEL, FLAG_MORE, FLAG_ENDED = 1, 2, 4, 8
-FLAG_ROWS = 16  # what lies in the box is `raw_of` infos, and not a pickle
+FLAG_ROWS = 16  # the box holds `raw_of` infos, and not a pickle
 WITH_EXTRAS = FLAG_BOX | FLAG_CHANNEL
 
 CREDIT = 0  # word: answers that the caller has taken
 BUSY_NS = 1  # word: nanoseconds that the worker has spent on requests
 STARVED = 2  # word: 1 while a streaming worker waits for credit
-STOP = 3  # word: streams of requests up to this id are to end early
+STOP = 3  # word: streams of requests up to this id must end early
 BEAT = 4  # word: counts up while a stream gets on, by one at each of its looks (at `stopped`)
 ITEM = 5  # word: 1 + the item of a request with many that the program works on (`Program.share`); 0: none
 EPISODE = 6  # word: 1 + the number of the latest episode that a stream has made alone; 0: none, or several at once
@@ -316,8 +316,7 @@ class WorkerLine(LineEnd):
         return id, op, block, payload
 
     def stopped(self, id: int) -> bool:
-        """Return True if the caller has asked the stream of request `id` to end. A call shows that the stream gets
-        on."""
+        """Return True if the caller has asked the stream of request `id` to end. A call shows that it gets on."""
         words = self.words
         words[BEAT] += 1
         return words[STOP] >= id

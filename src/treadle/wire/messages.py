@@ -51,8 +51,7 @@ def checked_info(info: Any) -> Any:
 
 
 def _check_nested(info: Any, above: set[int], sound: set[int]) -> None:
-    """Raise ValueError for a dict that holds itself. `above`: dicts that hold this one; `sound`: dicts already
-    checked."""
+    """Raise ValueError for a dict that holds itself. `above`: dicts that hold this one; `sound`: those checked."""
     if id(info) in above:
         raise ValueError("an info must not hold itself")
     above.add(id(info))
@@ -253,8 +252,7 @@ class Raised:
 
 
 def _pickled(error: BaseException, catch: Any) -> bytes | None:
-    """Return the exception, pickled with as many causes as can be; None if it cannot be pickled, unpickled and
-    shown."""
+    """Return the exception pickled with as many causes as can be; None if it cannot be pickled, unpickled, shown."""
     chain: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and len(chain) <= CAUSES and not any(cause is each for each in chain):

@@ -12,7 +12,7 @@ from treadle.errors import UsageError
 from treadle.worker import forkserver
 from treadle.worker.worker import SerialWorker, Worker
 
-OF_PROCESSES = ("start_method", "preload", "worker_environ", "recycle_after")  # who asks
+OF_PROCESSES = ("start_method", "preload", "worker_environ", "recycle_after")  # options of processes
 
 
 def _thread() -> type[Worker]:
@@ -49,8 +49,8 @@ def kind_of(name: Any) -> type[Worker]:
 def default_backend(given: Mapping[str, Any], *, coroutines: bool = False) -> str:
     """Return the backend where the user has named none: "process".
 
-    Another one where processes cannot be forked from a server and no option that is `given` asks for them: "thread" for
-    environments of coroutines, else "serial", with one warning.
+    Where processes cannot be forked from a server, and no option that is `given` is for processes, one warning is
+    logged. The backend is then "thread" for environments of coroutines, else "serial".
     """
     if forkserver.works() or any(given.get(name) is not None for name in OF_PROCESSES):
         return "process"

@@ -55,7 +55,7 @@ TABLE: dict[tuple[State, Event], State] = {
     (_S.BUSY, _E.LAST_REPLY): _S.IDLE,
     (_S.BUSY, _E.DEADLINE): _S.LATE,
     (_S.LATE, _E.DEADLINE): _S.LATE,
-    (_S.LATE, _E.SEND): _S.LATE,  # the reset that brings its slots back waits behind what is late
+    (_S.LATE, _E.SEND): _S.LATE,  # the reset that brings its slots back waits behind late answers
     (_S.LATE, _E.REPLY): _S.LATE,
     (_S.LATE, _E.LAST_REPLY): _S.IDLE,
     (_S.IDLE, _E.RETIRE): _S.RETIRING,
