@@ -87,7 +87,7 @@ def test_a_key_that_is_not_this_users_alone_is_not_used(
             os.mkfifo(state, 0o600)
     assert signing.signature("run", CONTENT, []) == ""
     told = signing.doubt("run", CONTENT, [], made)
-    assert told.startswith("there is no key to know this user's own files by: ")
+    assert told.startswith("this user's own files cannot be recognised without a key: ")
     assert str(state) in told
 
 

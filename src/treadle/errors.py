@@ -25,8 +25,8 @@ class Where:
         pid: the worker's process id.
         phase: init | reset | step | call | state | stream | close; of samplers update | rollout.
         step: steps taken in the slot's current episode, including this one.
-        episode: the episode, 0-based. In lockstep it counts for the slot, in collections and by index for the run, in
-            samplings for the worker (with several environments, for the one that failed).
+        episode: the episode, 0-based. In lockstep it counts for the slot, in collections and by index for the run. In
+            samplings it counts for the worker, or, of several environments, for the one that failed.
         seed: the seed of the slot's last seeded reset.
         last_action: the action of the failing step.
         item: the item of a batch that planning stepped, 0-based.

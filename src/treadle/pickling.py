@@ -100,9 +100,9 @@ def _reduce_lock(spawning: Any, lock: Any) -> Any:
         return lock.__reduce_ex__(2)
     if spawning.start_method != "fork":
         raise TypeError(
-            f"a multiprocessing {type(lock).__name__} of a fork context (the default one of this Python, perhaps) is "
-            f"known to forked processes only, and workers are started by {spawning.start_method!r}. Make it, or the "
-            f"queue or value that it belongs to, by multiprocessing.get_context({spawning.start_method!r})"
+            f"a multiprocessing {type(lock).__name__} of a fork context is known to forked processes only, and workers "
+            f"are started by {spawning.start_method!r}. This Python's default may be a fork context. Make the object, "
+            f"or the queue or value that it belongs to, by multiprocessing.get_context({spawning.start_method!r})"
         )
     return _inherited_lock, (type(lock), inner.handle, inner.kind, inner.maxvalue)
 

@@ -41,7 +41,7 @@ def doubt(kind: str, content: Any, names: Iterable[Any], found: Any) -> str:
     try:
         key = _key()
     except OSError as error:
-        return f"there is no key to know this user's own files by: {error}"
+        return f"this user's own files cannot be recognised without a key: {error}"
     if not isinstance(found, str) or not found:
         return "it carries no signature of this user's runs"
     with contextlib.suppress(OSError):

@@ -337,9 +337,9 @@ def test_wrong_actions_and_masks_are_refused() -> None:
             with_rows.reset(options={"reset_mask": np.arange(6) < 2})
         with pytest.raises(UsageError, match=r"\{agent: \[n, ...\]\} in the grouped form, got ndarray"):
             grouped.step(np.ones(6, int))
-        with pytest.raises(UsageError, match="there is no agent 'd'; there are a, b, c"):
+        with pytest.raises(UsageError, match="'d' is not an agent; the agents are a, b, c"):
             grouped.step({"d": np.ones(2, int)})
-        with pytest.raises(UsageError, match="agent 'c' acts, and there are no actions of it"):
+        with pytest.raises(UsageError, match="agent 'c' acts, but its actions are missing"):
             grouped.step({"a": np.ones(2, int)})
         with pytest.raises(UsageError, match="2 slots want as many actions of each agent"):
             grouped.step({"a": np.ones(3, int), "c": np.ones(2, int)})

@@ -593,13 +593,13 @@ def test_where_no_key_can_be_had_a_run_is_made_and_its_replay_wants_trust(
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "file" / "state"))
     out = run_in(folder / "run", env=f"{Path(__file__).parent / 'drills.py'}:Corridor", env_kwargs={"fault": "none"})
     assert "signature" not in json.loads((out / "run.json").read_text())
-    refused(out, "there is no key to know this user's own files by", "Not a directory", "drills.py:Corridor", episode=1)
+    refused(out, "files cannot be recognised without a key", "Not a directory", "drills.py:Corridor", episode=1)
     assert treadle.replay(out, 1, trust=True).as_recorded
     assert treadle.replay(run_in(folder / "plain"), 1).as_recorded
     with pytest.raises(treadle.CollectionFailed) as failed:
         run_in(folder / "fails", env="drills:Corridor", episodes=4, max_episode_steps=None)
     assert treadle.replay(failed.value).as_recorded, "what is in memory needs no key"
-    refused(folder / "fails", "there is no key")
+    refused(folder / "fails", "cannot be recognised without a key")
 
 
 def test_a_run_that_goes_on_is_signed_again_and_one_of_somebody_elses_is_not(folder: Path) -> None:

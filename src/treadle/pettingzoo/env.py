@@ -160,12 +160,12 @@ class AgentsLayout:
         """
         unknown = [agent for agent in actions if agent not in self.action_spaces]
         if unknown:
-            raise UsageError(f"there is no agent {unknown[0]!r}; there are {', '.join(map(str, self.agents))}")
+            raise UsageError(f"{unknown[0]!r} is not an agent; the agents are {', '.join(map(str, self.agents))}")
         missing = [
             agent for agent, acts in zip(self.agents, np.any(alive, axis=0).tolist()) if acts and agent not in actions
         ]
         if missing:
-            raise UsageError(f"agent {missing[0]!r} acts, and there are no actions of it")
+            raise UsageError(f"agent {missing[0]!r} acts, but its actions are missing")
         each = {
             agent: actions[agent] if agent in actions else _idle(space, len(alive))
             for agent, space in self.action_spaces.items()
@@ -263,7 +263,7 @@ class AgentsEnv(gym.Env):
 
     def render(self) -> Any:
         if self.render_mode is None:
-            raise UsageError('there are no images: it was made with render_mode=None: give render_mode="rgb_array"')
+            raise UsageError('the environment was made with render_mode=None: give render_mode="rgb_array" for images')
         return self.env.render()
 
     def close(self) -> None:

@@ -136,9 +136,9 @@ def _compare(step: int, field: str, first: Any, again: Any, ignore: tuple[str, .
         return
     told = element(found)
     hint = (
-        "the same state and actions must give the same. Does it draw from global generators (global_rngs=True keeps "
-        "them)? Does it hold something outside its attributes, or leave something out (a get_state of its own, "
-        "randomness=False)? treadle.plan.Replayed keeps a Gymnasium environment by its seed and actions"
+        "the same state and actions must give the same. The environment may draw from global generators "
+        "(global_rngs=True keeps them), hold something outside its attributes, or leave something out (its own "
+        "get_state, randomness=False). treadle.plan.Replayed keeps a Gymnasium environment by its seed and actions"
     )
     raise StateDiffers(
         f"the state is incomplete: at step {step}{where} the {told.field} is {_short(told.again)} where it was "

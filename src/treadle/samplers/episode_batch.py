@@ -250,7 +250,7 @@ class EpisodeBatch(TimeStepBatch):
 
     @property
     def padded_observations(self) -> Any:
-        """[N, max_episode_length, ...], zeros where an episode has ended; without a limit as long as the longest."""
+        """[N, max_episode_length, ...], zeros after an episode's end; without a limit as long as the longest."""
         return self._padded(self.observations)
 
     @property
@@ -270,7 +270,7 @@ class EpisodeBatch(TimeStepBatch):
 
     @property
     def padded_step_types(self) -> np.ndarray:
-        """As `padded_observations`; zeros are FIRST, so ask `valids` what is padding."""
+        """As `padded_observations`; zeros mean FIRST, so `valids` is needed to find the padding."""
         return self._padded(self.step_types)
 
     @property

@@ -196,7 +196,7 @@ class Gathering:
         pool_options: see `treadle.pool.pool.Pool`.
 
     Raises:
-        StartupFailed: a worker could not be built; nothing is left running.
+        StartupFailed: a worker could not be built; all workers are ended.
         UsageError: an agent or environment cannot be pickled, or the options make no sense.
     """
 

@@ -75,7 +75,7 @@ class InOutSpec:
 class EnvSpec(InOutSpec):
     """The spaces of an environment, and its limit of steps.
 
-    Spaces are Gymnasium's, or anything with `contains` (and, where it has one, `flat_dim`).
+    Spaces are Gymnasium's, or objects with `contains` and, optionally, `flat_dim`.
 
     Attributes:
         max_episode_length: steps, None: no limit.

@@ -36,7 +36,7 @@ class StopRule:
         """Make these indices again, as the worker that had them is gone."""
 
     def take(self, worker: int, batch: Trajectories) -> Trajectories | None:
-        """Return the part of the batch that is taken; None: nothing."""
+        """Return the part of the batch that is taken; None: the batch is dropped."""
         raise NotImplementedError
 
     def settled(self) -> list[Trajectories]:

@@ -273,11 +273,11 @@ class Check:
         raise Gone
 
     def _walk(self, pool: Pool, doing: str, name: str, *args: Any) -> Walk:
-        """Run a walk and return it, with errors of resets and steps recorded. Other errors of ours raise Stopped."""
+        """Run a walk and return it, with errors of resets and steps recorded. Treadle's own errors raise Stopped."""
         try:
             walk: Walk = self._ask(pool, doing, name, *args)
         except TaskRaised as error:
-            if not error.error_type.endswith(("BadStep", "UsageError")):  # our words, raised by our lines
+            if not error.error_type.endswith(("BadStep", "UsageError")):  # Treadle's own errors
                 raise
             about = "process" if self.report.found("process") else "interface"  # a relative name in another directory
             self.report.fault(about, f"{doing}: {error.error_message}")
