@@ -1,1 +1,1 @@
-"""What plays in a slot: whole episodes, by an actor of its own or with actions from the caller."""
+"""Playing in a slot: whole episodes, by an actor of its own or with actions from the caller."""

@@ -1,7 +1,7 @@
-"""Several episodes in the making, one after the other in columns with time first: what samplers make batches of.
+"""Several episodes in the making, one after the other in columns with time first, for the batches of samplers.
 
-An environment may say a thing on some steps only (Gymnasium's do). Then rows without it hold zero, or None where the
-values are no numbers, and the column `_<key>` (bool) tells which rows have it: Gymnasium's own way for its vectors.
+An environment may give an info on some steps only (Gymnasium's do). Then rows without it hold zero, or None where the
+values are not numbers, and the column `_<key>` (bool) marks the rows that have it, as in Gymnasium's vectors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treadle.wire.messages import snapshot
 
 
 def array_of(values: Sequence[Any]) -> np.ndarray:
-    """A list of values of steps as one array; an array of objects where they have no common shape or are no numbers."""
+    """Return the values of steps as one array, of objects where they have no common shape or are not numbers."""
     try:
         return np.asarray(values)
     except ValueError:  # of different shapes
@@ -115,7 +115,7 @@ class ColumnsBuffer(Recorder):
         self._episode_infos: list[dict[str, Any]] = []
 
     def begin(self, observation: Any, episode_info: Mapping[str, Any]) -> None:
-        """What a reset returned. An episode that was not kept is forgotten."""
+        """Begin with the result of a reset. An episode that was not kept is dropped."""
         self._give_up()
         self._begin(observation)
         self._first_info = kept(episode_info)
@@ -129,9 +129,9 @@ class ColumnsBuffer(Recorder):
         self._base += self.length
 
     def columns(self, *, copy: bool) -> dict[str, Any]:
-        """The episodes since `clear`, as an `EpisodeBatch` takes them. Without `copy` arrays are good until then.
+        """Return the episodes since `clear`, as an `EpisodeBatch` takes them. Without `copy` arrays hold until `clear`.
 
-        Raises `BadStep` for a reward that is no real number, ValueError for policies' infos whose keys come and go.
+        Raises `BadStep` for a reward that is not a real number, ValueError for policies' infos whose keys vary.
         """
         self._give_up()
         lengths = np.array(self.lengths, np.int64)

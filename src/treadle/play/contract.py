@@ -1,4 +1,4 @@
-"""What `reset` and `step` of an environment must return, and words for what they returned instead."""
+"""The contract of `reset` and `step`: what an environment must return, and errors about other returns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def numbers(rewards: list[Any]) -> np.ndarray:
 
 
 def flag(name: str, value: Any, step: int) -> bool:
-    """What `step` returned as terminated or truncated, as a bool."""
+    """Return terminated or truncated of a `step` as a bool."""
     if value is True or value is False:
         return value
     if isinstance(value, np.ndarray) and value.shape == ():
@@ -60,14 +60,14 @@ def flag(name: str, value: Any, step: int) -> bool:
 
 
 def first_observation(result: Any) -> tuple[Any, dict[str, Any]]:
-    """What a reset returned, as (observation, info). Raises `BadStep` when it is not that."""
+    """Return the result of a reset as (observation, info). Raises `BadStep` for another form."""
     if isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[1], Mapping):
         return result[0], dict(result[1])
     raise BadStep(f"reset must return (observation, info), and info is a dict; it returned {_outline(result)}")
 
 
 def stepped(result: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-    """What a step returned, as (observation, reward, terminated, truncated, info). Raises `BadStep` when it is not."""
+    """Return the result of a step as its five values. Raises `BadStep` for another form."""
     if isinstance(result, tuple | list) and len(result) == 5 and isinstance(result[4], Mapping):
         return tuple(result)  # type: ignore[return-value]  # of five, as was just seen
     what = "step must return (observation, reward, terminated, truncated, info), and info is a dict; it returned "

@@ -23,16 +23,16 @@ class Episode:
     shape (text, graphs, sequences) is a plain list with one value per row instead.
 
     Attributes:
-        index: which episode of the run this is, from 0. It alone (with the run's seed) decides the contents.
-        seed: what the environment's reset was given.
+        index: of the episode in the run, from 0. It alone (with the run's seed) decides the contents.
+        seed: of the environment's reset.
         observations: tree of [T+1, ...]; row 0 is the reset's, row T the terminal one.
         actions: tree of [T, ...].
         rewards: float64[T].
         terminated: bool[T]; only the last can be True.
         truncated: bool[T]; only the last can be True.
         infos: T+1 dicts, the reset's first; an empty tuple when infos are not kept.
-        policy_infos: T dicts, or an empty tuple when the policy gave none.
-        final_info: the info of the last step, also when infos are not kept; where it was made, and not sent from there.
+        policy_infos: T dicts, or an empty tuple without policy infos.
+        final_info: the info of the last step, also when infos are not kept; only in the process that made it.
         first_info: of the reset, likewise.
         seconds: from its reset to its end, likewise; NaN elsewhere.
     """

@@ -1,5 +1,6 @@
-"""Small episodes that travel together: their arrays one behind the other, which takes a fraction of the time (and of
-the bytes) that a pickle of each takes to be made and to be read.
+"""Packs of small episodes, whose arrays travel one behind the other.
+
+A pack takes a fraction of the time, and of the bytes, that a pickle of each episode takes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Tree:
     leaves: list[np.ndarray | None]
 
     def rows(self, start: int, stop: int, loose: Iterator[Any]) -> Any:
-        """A copy of some rows: whoever keeps one episode is not to keep the others."""
+        """Return a copy of some rows, so that a kept episode does not keep the others in memory."""
         found = [next(loose) if leaf is None else leaf[start:stop].copy() for leaf in self.leaves]
         return unflatten(self.plan, found)
 
@@ -112,7 +113,7 @@ class Packer:
         return len(self._notes)
 
     def holds(self, steps: int) -> bool:
-        """Is an episode of so many steps a small one?"""
+        """Return True if an episode of so many steps is a small one."""
         return self._size(steps) <= self._most
 
     def _size(self, steps: int) -> int:
@@ -120,7 +121,7 @@ class Packer:
         return (steps + 1) * seen.row_nbytes + steps * (done.row_nbytes + 8 + 2)
 
     def add(self, episode: Episode) -> bool:
-        """Take an episode, whose arrays are a copy. False: it cannot be pickled; what sends it by itself tells why."""
+        """Add an episode, whose arrays are a copy. False: it cannot be pickled; sending it alone raises the reason."""
         rest, loose = None, list[Any]()
         for layout, value in zip(self._layouts, (episode.observations, episode.actions), strict=True):
             if layout.loose:

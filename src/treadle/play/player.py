@@ -19,16 +19,18 @@ LONG = 100_000  # steps of one episode without a time limit, after which a warni
 
 
 class Player:
-    """Args:
-    env: what is stepped.
-    record: where episodes are written down.
-    most: steps of the longest episode.
+    """Plays an environment and records its episodes.
+
+    Args:
+        env: the environment to step.
+        record: the recorder of episodes.
+        most: steps of the longest episode.
 
     Attributes:
-        send: gives the episode at hand (action, policy info or None), returns the next observation to act on. Raises
-            what `Recorder.play` does, StopIteration with (terminated, truncated) at the end. None: nothing is played.
-        alone: by which policy it is played to its end; None: actions come from outside. See `Recorder.play`.
-        timed: makes the environment's step one that notes an event; None: nothing is traced.
+        send: takes (action, policy info or None) for the present episode, returns the next observation to act on.
+            Raises as `Recorder.play`, and StopIteration with (terminated, truncated) at the end. None: no episode.
+        alone: the policy that plays the episode to its end; None: actions come from outside. See `Recorder.play`.
+        timed: wraps the environment's step to note an event; None: nothing is traced.
     """
 
     send: Any = None
@@ -50,12 +52,12 @@ class EpisodePlayer(Player):
     """Plays episodes by index, in environments that it builds.
 
     Args:
-        recipe: what is played.
+        recipe: how an episode is played.
         env: built by the recipe.
-        record: where episodes are written down.
-        start: told of the policy's seed when an episode begins.
-        shares: where the seconds that resets take are added.
-        seeds: are global generators seeded when an episode begins?
+        record: the recorder of episodes.
+        start: called with the policy's seed when an episode begins.
+        shares: gets the seconds of resets.
+        seeds: True: global generators are seeded when an episode begins.
         turns: None, or of an environment that shares its process with others that are played.
     """
 
@@ -169,8 +171,8 @@ class EpisodePlayer(Player):
 def placed(
     error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any, *, playing: bool = False
 ) -> BaseException:
-    """The same exception, knowing which episode it happened in (the server reads these when it reports it), and, where
-    that was `playing`, what was done in it."""
+    """Return the exception with its episode, which the server's report reads, and with the actions of the episode where
+    it was `playing`."""
     where: dict[str, Any] = {"episode": buffer.index, "seed": buffer.seed}
     if phase != "reset":
         where["step"] = buffer.length + 1

@@ -1,4 +1,4 @@
-"""What a slot that makes episodes plays and is asked for, and what it tells: pure values, which travel."""
+"""The recipe, the orders and the remarks of slots that make episodes: pure values, which travel."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def options_of(given: ResetOptions, index: int) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class RolloutOrder:
-    """What a worker is asked to do.
+    """An order to a worker.
 
     Attributes:
         root: the run's seed.
-        indices: of the episodes to make. None: those that earlier orders have begun are played to their ends.
-        batch, seconds: results that may travel together, and how long one may wait for others; 1 after a death, so that
-            the loss of a worker loses only what it was playing.
-        skip: is an episode that fails in its reset or step told of as `Lost`? Else it ends the stream.
-        more: will others follow? Then nobody stands idle when this one is done.
+        indices: of the episodes to make. None: the episodes of earlier orders are played to their ends.
+        batch, seconds: results that may travel together, and how long one may wait for others. 1 after a death, so that
+            the loss of a worker loses only episodes in play.
+        skip: True: an episode that fails in its reset or step is reported as `Lost`; False: it ends the stream.
+        more: True if others will follow; then rows need not end together with this one.
     """
 
     root: int
@@ -52,7 +52,7 @@ class RolloutOrder:
 
 @dataclass(frozen=True)
 class Remark:
-    """What a worker wants a person to know while it goes on; travels as a result of length 0.
+    """A worker's remark for the user; travels as a result of length 0.
 
     Attributes:
         kind: remarks of one kind are made once a run.
@@ -73,21 +73,21 @@ class Lost:
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class Inference:
-    """Where a policy is asked, and about how many environments at a time.
+    """Where a policy is asked, and for how many environments at a time.
 
     Attributes:
-        where: "worker": in each worker process, for its own environments. "caller": here, about all environments that
-            are ready at a time (`docs/inference.md`). "node": once on each node of a cluster. "auto": here (or on each
-            node) if the policy says `batched = True`, has parameters off the CPU, cannot be pickled or is larger than
-            256 MiB, else in the workers; how fast it would be never decides it.
-        batch_size: in the caller: rows to wait for; None: chosen by what is measured.
-        max_wait: in the caller: seconds that a slot waits for others; None: chosen by what is measured.
-        pad_to: rows of every batch; short ones are filled. In the workers each plays so many environments. None: they
-            are as many as are ready, or in the workers as `num_envs` says.
+        where: "worker": in each worker process, for its own environments. "caller": in the caller, for all environments
+            that are ready (`docs/inference.md`). "node": once on each node of a cluster. "auto": in the caller (or on
+            each node) if the policy has `batched = True` or parameters off the CPU, cannot be pickled, or is larger
+            than 256 MiB; else in the workers. Speed never decides it.
+        batch_size: in the caller: rows to wait for; None: chosen from measurements.
+        max_wait: in the caller: seconds that a slot waits for others; None: chosen from measurements.
+        pad_to: rows of every batch; copies fill short ones. In the workers each plays so many environments. None: all
+            that are ready, or in the workers by `num_envs`.
         n_action_steps: in the caller: actions of one answer that are played; None: an answer is one action.
 
     Raises:
-        UsageError: one of them makes no sense.
+        UsageError: a value is out of its range, or two contradict each other.
     """
 
     where: str = "auto"
@@ -182,7 +182,7 @@ def check_reset_options(given: Any) -> None:
 
 @dataclass
 class Shares:
-    """Seconds that a worker has spent, by kind: none is negative, and together they are no more than have passed."""
+    """Seconds that a worker has spent, by kind. None is negative, and their sum is at most the time that has passed."""
 
     step: float = 0.0
     policy: float = 0.0
@@ -192,8 +192,8 @@ class Shares:
     def played(self, seconds: float, policy: float) -> None:
         """Add a stretch of playing.
 
-        `policy`: how many of its seconds went to the policy, as far as calls that were timed tell of those that were
-        not; one that took unusually long tells too much, so the estimate counts for the stretch at most.
+        `policy`: the policy's seconds of it, estimated from the calls that were timed. An unusually long call makes the
+        estimate too large, so it is at most the stretch.
         """
         policy = min(policy, seconds)
         self.policy += policy

@@ -1,7 +1,7 @@
-"""Episodes in the making, for collecting and for samplers: one loop plays them. What it writes is checked exactly.
+"""Episodes in the making, for collecting and for samplers: one loop plays them, and checks all that it writes.
 
-The buffers are used again for the next episode: an `Episode` made from them shares their memory until then, unless
-it is asked for as a copy.
+The next episode uses the same buffers: an `Episode` made from them shares their memory until then, unless it is a
+copy.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Alone = tuple[Callable[[Any], tuple[Any, Any]], Callable[[], bool]]
 class TreeColumn:
     """A value of a space over time: one growing array a leaf, a list for leaves without a fixed shape.
 
-    The arrays grow in place: each is a large reservation of address space, of which only what is written becomes
-    memory, once, and is used again by later episodes. Copying to a bigger array instead would touch three times the
-    memory, and first touches cost more than everything else here (a raw Pong episode is 100 MB: 0.4 s of them).
+    The arrays grow in place: each is a large reservation of address space. Only written pages become memory, once, and
+    later episodes use them again. Copies to bigger arrays would touch three times the memory, and first touches cost
+    more than all else here (a raw Pong episode is 100 MB: 0.4 s of first touches).
 
     Args:
         layout: of the space.
 
     Attributes:
-        writes: one exact writer a row, as `Layout.row_writer` makes them; `more` extends it.
-        loose: for each leaf without a fixed shape its values, to be appended by who writes.
+        writes: one exact writer a row, from `Layout.row_writer`; `more` extends it.
+        loose: for each leaf without a fixed shape its values; the writer appends to them.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -205,9 +205,9 @@ class Recorder:
             raise
 
     def trail(self, acting: bool) -> dict[str, Any] | None:
-        """What was done in the episode at hand, as a repro keeps it: its actions, the one that it raised in included
-        where it was `acting`, its rewards, and check sums of its first and its last observation. None: it is too long,
-        or its actions are not in a layout."""
+        """Return the record of the present episode for a repro: its actions, rewards, and check sums of its first and
+        last observation. The action that raised is included where it was `acting`. None: the episode is too long, or
+        its actions are not in a layout."""
         first, steps = self._base, self.length
         done, seen = self._done(first, first + steps + acting), self._observations
         found: dict[str, Any] = {f"action.{i}": leaf for i, leaf in enumerate(done or ())}
@@ -233,12 +233,12 @@ class Recorder:
 
 
 class Trail:
-    """What one of a worker's environments was made to do in its present episode, so that it can be replayed.
+    """The record of an environment's present episode, from which it can be replayed.
 
     Args:
-    env: the environment, before the episode's reset.
-    start: the episode's seed, or the state of the environment's generator, None where there is none; without either
-        nothing is kept.
+        env: the environment, before the episode's reset.
+        start: the episode's seed, or the state of the environment's generator; None without a generator. Without either
+            nothing is kept.
     """
 
     def __init__(self, env: Any, start: tuple[Any, Any]) -> None:
@@ -280,7 +280,7 @@ class Trail:
 
 
 def misshapen(error: Exception) -> Exception:
-    """What `Recorder.play` raised at a step: the environment's own error, or that there were not five values."""
+    """Return the error of a step in `Recorder.play`: the environment's own, or one about other than five values."""
     frames = vars(BaseException)["__traceback__"].__get__(error)  # its class may make more of reading it
     while frames is not None and frames.tb_next is not None:
         frames = frames.tb_next
@@ -321,9 +321,9 @@ class EpisodeBuffer(Recorder):
         self._begin(observation)
 
     def episode(self, terminated: bool, truncated: bool, *, copy: bool) -> Episode:
-        """The finished record. With `copy` it is yours to keep, else it is good until the next `begin`.
+        """Return the finished episode. With `copy` the caller may keep it, else it holds until the next `begin`.
 
-        Raises `BadStep` for a reward that is no real number.
+        Raises `BadStep` for a reward that is not a real number.
         """
         steps, actions = self.length, self._actions
         assert actions is not None

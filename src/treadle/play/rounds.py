@@ -1,12 +1,10 @@
 """The programs that make whole episodes: play each index of an order from (root, index), hand the results on.
 
-One worker plays `rows` environments at once, so that a policy is asked with batches. Which episode is played where
-does not matter: everything random in episode i comes from (root, i), and where its steps end does not depend on its
-neighbours. An order ends as soon as there is a free environment and nothing more to begin; what the others are playing
-then goes on in the next order.
+One worker plays `rows` environments at once, so that a policy is asked with batches. An episode's environment does not
+matter: everything random in episode i comes from (root, i), and its end does not depend on its neighbours. An order
+ends as soon as an environment is free and no index is left to begin; the other episodes go on in the next order.
 
-With the policy in the caller, actions come from there (`AskedSlot`): what it makes of an episode is the same, byte for
-byte.
+With the policy in the caller, actions come from there (`AskedSlot`). The episode is the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ from treadle.spaces import Layout, Mismatch
 
 
 class Globals(Enum):
-    """What to do with the process's global random generators (random, numpy, torch) at an episode's start."""
+    """The treatment of the process's global random generators (random, numpy, torch) at an episode's start."""
 
     SEED = "seed"  # the worker's own process: seed them, for envs and policies that use them
     SWAP = "swap"  # the caller's own thread: the same, but the caller gets its own back
@@ -50,7 +48,7 @@ class Globals(Enum):
 
 
 class EpisodeSlot(Program):
-    """A subclass builds in `_build` what it plays with, and plays in `_play`, which yields what is to be told."""
+    """Base of slots that play episodes. A subclass builds its objects in `_build`, and `_play` yields its results."""
 
     def __init__(self, globals: Globals) -> None:
         self._globals = globals
@@ -64,7 +62,7 @@ class EpisodeSlot(Program):
         raise NotImplementedError
 
     def stream(self, order: Any, control: StreamControl) -> Generator[Any, None, Any]:
-        """What `_play` yields and returns."""
+        """Yield and return the results of `_play`."""
         playing = self._play(order, control)
         try:
             return (yield from playing if self._own is None else self._own.run(playing))
@@ -76,22 +74,22 @@ class EpisodeSlot(Program):
         raise NotImplementedError
 
     def _clear(self) -> None:
-        """What is being played is given up."""
+        """Give up the episodes in play."""
 
 
 RESULTS = "results"  # the key of an info under which results travel
 
 
 class Stretch:
-    """Between two times that something is told: since when, since which mark seconds of playing are to be noted in the
-    shares, and how many of these the policy is thought to have taken."""
+    """The time between two messages: its start, the mark from which seconds of playing are noted in the shares, and the
+    policy's estimated part of them."""
 
     def __init__(self, shares: Shares) -> None:
         self._shares, self.asked = shares, 0.0
         self.since = self.mark = perf_counter()
 
     def begin(self) -> None:
-        """From here on, what was told before counts no more."""
+        """Begin a stretch: earlier messages do not count in it."""
         self.since = self.mark = perf_counter()
 
     def settle(self) -> None:
@@ -156,8 +154,8 @@ class RolloutSlot(EpisodeSlot):
         return Description(env.observation_space, env.action_space, metadata={"spec": portable_spec(env)})
 
     def _play(self, order: RolloutOrder, control: Any) -> Generator[Results, None, Results | None]:
-        """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, Lost). What is ready is
-        told before what is raised."""
+        """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, Lost). Ready results are
+        yielded before an exception is raised."""
         self._told()
         try:
             return (yield from self._rounds(order, control))
@@ -169,7 +167,7 @@ class RolloutSlot(EpisodeSlot):
             raise
 
     def _told(self) -> Results:
-        """What is to be told; from here on it is not."""
+        """Return the results that wait to be sent, and forget them."""
         told, packer = self._ready.copy(), self._packer
         self._ready.clear()
         return [(-1, 0, packer.pack()), *told] if packer else told
@@ -253,7 +251,7 @@ class RolloutSlot(EpisodeSlot):
         return self._told() or None
 
     def _over(self, row: int, ends: tuple[bool, bool], order: RolloutOrder, control: Any) -> Results | None:
-        """A row's episode has stopped: what is to be told of it. None: see `_failed`."""
+        """Return the results of a row whose episode has stopped. None: see `_failed`."""
         self._time.settle()
         player = self._players[row]
         try:
@@ -299,7 +297,7 @@ class RolloutSlot(EpisodeSlot):
         return episode
 
     def _ended(self, episode: Episode) -> Results:
-        """What becomes of a finished episode: (index, length, result), if it is not packed, and perhaps a remark."""
+        """Return a finished episode's (index, length, result), unless it is packed, and perhaps a remark."""
         start, index, length = perf_counter(), episode.index, len(episode)
         packed = self._sink is None and self._packer.holds(length) and self._packer.add(episode)
         made = episode if self._sink is None else self._store(episode)
@@ -368,12 +366,14 @@ class Begin:
 
 
 class AskedSlot(RolloutSlot):
-    """Args:
-    recipe: what is played; its policy is not asked.
-    slot: its number.
-    globals: what becomes of the process's global generators.
-    shared: does its process play other slots, too?
-    n_action_steps: steps that each action from the caller is for; None: one, and it has no axis for them.
+    """A slot whose actions come from the caller.
+
+    Args:
+        recipe: how an episode is played; its policy is not asked.
+        slot: its number.
+        globals: the treatment of the process's global generators.
+        shared: True if its process plays other slots, too.
+        n_action_steps: steps of each action from the caller; None: one, and actions have no axis for them.
     """
 
     def __init__(
@@ -416,7 +416,7 @@ class AskedSlot(RolloutSlot):
         recorder.swap(lane, "encode", self, "_ended")
 
     def note(self, infos: list[dict[str, Any] | None]) -> None:
-        """What the policy says of the steps of its next action."""
+        """Note the policy's infos about the steps of its next action."""
         self._infos = infos
 
     def _act(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

@@ -1,2 +1,2 @@
-"""What runs in a slot: `base` (the interface), `gym_env` (an environment stepped by it), `policies` (whoever acts,
-asked in one way), and what is read from outside: `ids` (environments by name), `saved` (models)."""
+"""The programs of slots: `base` (the interface), `gym_env` (an environment behind it), `policies` (all kinds of
+policies behind one interface), `ids` (environments by name) and `saved` (models from files)."""

@@ -21,10 +21,10 @@ DRAWN = 256  # actions drawn at once by the random policy
 class Actor(Protocol):
     """The actor that a rollout asks for actions. Rows are a worker's environments, 0..rows-1.
 
-    `start(row, seed)` tells that a row begins an episode whose randomness is `seed`'s. `act(observations)` takes one
-    observation a row (None for a row without an episode) and returns one action a row as environments take them, and
-    one info dict a row, or None for no infos at all. `act_alone` is the same where there is one row. The
-    rollout takes the sentences for a person out of `told`.
+    `start(row, seed)` begins an episode of a row, whose randomness comes from `seed`. `act(observations)` takes one
+    observation a row (None for a row without an episode). It returns one action a row as environments take them, and
+    one info dict a row, or None without infos. `act_alone` is the same for a single row. The rollout takes remarks for
+    the user out of `told`.
     """
 
     told: list[str]

@@ -1,14 +1,14 @@
-"""A policy that is asked in the caller, with batches of whichever slots are ready.
+"""A policy that is asked in the caller, with batches of the slots that are ready.
 
-It may be (any of it as coroutines, too)
+It may be one of these, also as coroutines:
 - a callable `policy(observations)` on arrays [k, ...] (dicts and tuples of them where the space nests, lists for what
   has no fixed shape), or an object with `get_actions` or Stable-Baselines3's `predict`;
 - one that draws: `policy(observations, rng=...)` gets k generators, each its episode's own;
 - one with a state: `initial_state(k)` and `policy(observations, state)` -> (actions, state), a tree whose leaves are
-  arrays or tensors whose first axis is k; what a row leaves behind is what it is given the next time;
+  arrays or tensors with first axis k; a row gets its own part of the state in its next call;
 - one that plans ahead: with `n_action_steps` its actions are [k, h, ...], of which so many are played.
 
-Beside actions it may return infos, as (actions, infos) or (actions, state, infos): a dict of [k] (or, planning ahead,
+It may also return infos, as (actions, infos) or (actions, state, infos). Infos are a dict of [k] (or, planning ahead,
 [k, h]), or k dicts.
 """
 
@@ -35,15 +35,17 @@ MULTIPLE = 8
 
 
 class CallerPolicy:
-    """Args:
-    policy: built already.
-    name: of it, for messages.
-    pad_to: rows of every batch that it is asked for; short ones are filled with copies. None: as many as are ready.
-    n_action_steps: of each answer so many actions are played; None: an answer is one action.
-    deterministic: of `predict`.
+    """A policy in the caller, behind one interface.
+
+    Args:
+        policy: built already.
+        name: of it, for messages.
+        pad_to: rows of every batch; copies fill short ones. None: all rows that are ready.
+        n_action_steps: of each answer so many actions are played; None: an answer is one action.
+        deterministic: of `predict`.
 
     Attributes:
-        told: sentences that a person should read: what was seen of it in the first batches.
+        told: remarks for the user, from the first batches.
     """
 
     def __init__(

@@ -1,12 +1,11 @@
 """A slot's program. The pool's server drives it and knows nothing of environments or tasks beyond this.
 
-While an episode runs, a step is Gymnasium's own tuple and nothing more is to be said. When it ends there is more: the
-terminal observation must be kept although the row may already show the next episode. `settle` makes that record, for
-environments and tasks alike.
+While an episode runs, a step is Gymnasium's own tuple. At its end the terminal observation must be kept, while the row
+may already show the next episode. `settle` makes that record, for environments and tasks alike.
 
-What Treadle tells of a step is kept apart from the program's infos until the caller gets it, so no word of a program's
-own is ever taken for it. Then both share one dict: ours stand under the documented names, and what a program has under
-one of them is moved (`own_names`).
+Treadle's own infos of a step are kept apart from the program's until the caller gets both, so the two are never
+confused. Then they share one dict: Treadle's stand under the documented names, and a program's info under one of these
+names is moved (`own_names`).
 """
 
 from __future__ import annotations
@@ -68,10 +67,10 @@ def _no_steps(action: Any) -> Any:
 
 
 class Program:
-    """Base of programs. A subclass overrides what its faces use.
+    """Base of programs. A subclass overrides the methods that its faces use.
 
-    `step` may be an instance attribute that is rebound while running (an env's own bound method, say): the server
-    reads it again after `begin` and after every episode's end, and calls it in its tightest loop.
+    `step` may be an instance attribute that is rebound while running (an env's own bound method, say). The server reads
+    it again after `begin` and after every episode's end, and calls it in its tightest loop.
     """
 
     step: Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]] = staticmethod(_no_steps)
@@ -80,9 +79,10 @@ class Program:
     """Where a call has put it into another state: does its next step begin an episode? The server sets it to None."""
 
     def share(self, arena: Any, words: Any) -> None:
-        """In a process of its own it is given the pool's memory once: requests may then speak of what lies there.
-        `words` are its worker's there: a program that does many items for one request says in `words[wire.line.ITEM]`
-        which it is at, and its worker's death is told with the item."""
+        """Take the pool's memory, once, in a process of its own: requests may then refer to it.
+
+        `words` are its worker's: a program with many items for one request writes the present one to
+        `words[wire.line.ITEM]`, so that the error of its worker's death names the item."""
 
     def describe(self) -> Description:
         return Description()
@@ -100,13 +100,12 @@ class Program:
         return getattr(self, name)(*args, **kwargs)
 
     def hands_over(self, name: str, args: tuple[Any, ...]) -> bool:
-        """In the caller's own process: does this operation's result go to the caller as the object that it is, instead
-        of a copy that nobody else holds?"""
+        """Return True if, in the caller's own process, the caller gets this result itself and not a copy."""
         return False
 
     def stream(self, order: Any, control: StreamControl) -> Iterator[Any]:
-        """Yield picklable results until the order is done or `control.stopped()`; one that is returned, and is not
-        None, travels with the word that the stream is over."""
+        """Yield picklable results until the order is done or `control.stopped()`. A returned result that is not None
+        travels with the end of the stream."""
         raise TypeError(f"{type(self).__name__} cannot stream")
 
     def record(self, recorder: Any, lane: int) -> None:
@@ -126,13 +125,15 @@ class OnEnd(Enum):
 
 
 class StepResult(NamedTuple):
-    """Attributes:
-    observation: what the row shows: the terminal one, or (SAME_STEP) the next episode's first.
-    reward: of the ending step.
-    terminated, truncated: of the ending step.
-    info: belongs to `observation`.
-    final_observation, final_info: of the ended episode, where `observation` belongs to the next; else None.
-    begins_next: will the slot's next step ignore its action and begin the next episode?
+    """The record of a step that ends an episode.
+
+    Attributes:
+        observation: of the row: the terminal one, or (SAME_STEP) the next episode's first.
+        reward: of the ending step.
+        terminated, truncated: of the ending step.
+        info: belongs to `observation`.
+        final_observation, final_info: of the ended episode, where `observation` belongs to the next; else None.
+        begins_next: True if the slot's next step ignores its action and begins the next episode.
     """
 
     observation: Any

@@ -1,8 +1,8 @@
-"""A Gymnasium environment in a slot: built from an id, a callable or a spec, stepped into the full record. Or a suite:
-another one from episode to episode, built when it is needed.
+"""A Gymnasium environment in a slot: built from an id, a callable or a spec, stepped into the full record. Or a suite,
+whose episodes have different environments, each built when it is needed.
 
-Those of coroutines are called on an event loop; in a worker that is a thread with a time limit the thread can be left
-behind in the calls of all others (`built`).
+Environments of coroutines are called on an event loop. Calls of other environments in a worker thread with a time limit
+can leave the thread behind (`built`).
 """
 
 from __future__ import annotations
@@ -270,10 +270,11 @@ def check_reset(env: Any, *names: str) -> None:
 
 
 def wants_numpy_integers(env: Any) -> bool:
-    """Is it one of Gymnasium's own environments? They look whether their space contains the action, which takes a
-    NumPy integer in half the time (0.7 us less, of 6 for a step of CartPole). Others may compare it with an enum, which
-    takes 60 times as long with one (MiniGrid: 4 us a comparison), or look it up in a table `P`, as some of Gymnasium's
-    do, and get Python's."""
+    """Return True for Gymnasium's own environments without a table `P`; they get NumPy integers as actions.
+
+    They check that their space contains the action, which takes half the time with a NumPy integer (0.7 us less, of 6
+    for a step of CartPole). Other environments get Python's integers. Some compare the action with an enum, which takes
+    60 times as long with NumPy's (MiniGrid: 4 us a comparison), or look it up in a table `P`."""
     env = getattr(env, "unwrapped", env)
     return type(env).__module__.startswith("gymnasium.envs.") and not hasattr(env, "P")
 
@@ -324,8 +325,8 @@ class SuiteEnv(gym.Env):
         self.spec = getattr(self._now, "spec", None)
 
     def check(self) -> None:
-        """Build every task once, so that what cannot be built, or has other spaces, is told before any is played.
-        Raises UsageError, and what building raises."""
+        """Build every task once, so that a task that cannot be built, or has other spaces, fails before any is played.
+        Raises UsageError, and the exceptions of building."""
         for recipe in self._suite.tasks.values():  # the quick ones first
             recipe.check_id()
         for task in [*self._suite.tasks][1:]:

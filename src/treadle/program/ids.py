@@ -1,9 +1,8 @@
-"""Ids of environments: the packages behind them, what to say of one that nobody has registered, and those that the
-caller has registered, made known to workers.
+"""Ids of environments: the packages behind them, the error about an unknown one, and the caller's registry in workers.
 
-Workers start clean: what a script registers (itself, or by importing ale_py, say) is unknown to them, and a factory
-such as `lambda: gymnasium.make("Mine-v0")` would fail there. So the caller's registry travels along (some 20 kB): also
-the ids of Gymnasium itself, which the caller may have registered anew. A class defined in `__main__` travels by value.
+Workers start clean: they lack the ids that a script registers (itself, or by importing ale_py, say), and a factory such
+as `lambda: gymnasium.make("Mine-v0")` would fail there. So the caller's registry travels along (some 20 kB), with the
+ids of Gymnasium itself, which the caller may have registered anew. A class defined in `__main__` travels by value.
 """
 
 from __future__ import annotations
@@ -47,8 +46,10 @@ NO_ID = ("Malformed environment ID", "Environment registration via importing a m
 
 @contextmanager
 def registered(env_id: str) -> Iterator[None]:
-    """In the block `gymnasium.make(env_id)` is called: UsageError where that finds no such id, and names the nearest;
-    for an id that is none; and for a module of "module:Id" that is not there."""
+    """A block that calls `gymnasium.make(env_id)`.
+
+    It raises UsageError for an unknown id, with the nearest one, for a text that is not an id, and for a missing module
+    of "module:Id"."""
     module, colon, name = env_id.rpartition(":")
     if colon and not (module and name):
         raise UsageError(

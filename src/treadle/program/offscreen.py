@@ -1,6 +1,6 @@
-"""How MuJoCo draws where there is no display: by the library that its environment variable names when it is imported.
+"""MuJoCo's drawing without a display, by the library that its environment variable names when it is imported.
 
-Which of them works is tried in processes of their own: a wrong one may end its process, and leaves a log where it runs.
+Each library is tried in a process of its own: a wrong one may end its process, and leaves a log in its folder.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ with mujoco.Renderer(model, 16, 16) as renderer:
 
 
 def gl() -> str | None:
-    """What `MUJOCO_GL` should say: the user's own, EGL or OSMesa, the first that draws; "off": none of them does; None:
-    MuJoCo is not installed. With a display what needs one is tried last."""
+    """Return the value for `MUJOCO_GL`: the first of the user's own, EGL and OSMesa that draws. "off": none of them
+    does; None: MuJoCo is not installed. With a display, a library that needs it is tried last."""
     if find_spec("mujoco") is None:
         return None
     shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")

@@ -1,14 +1,14 @@
-"""Policies: whatever a user calls one, which `treadle.program.actors` makes into who is asked for actions.
+"""Policies of all kinds, which `treadle.program.actors` makes into actors.
 
 Accepted: None or "random"; a callable `policy(observations) -> actions`; an object with `predict(observations,
 deterministic=)` (Stable-Baselines3), `get_actions(observations)` or `get_action(observation) -> (action, info)`, and
 optionally `reset`; a class or factory, built once per worker and given the spaces when it takes them;
 "module:attr" or "file.py:attr" naming any of these; and "model.zip", which Stable-Baselines3 has saved.
 
-`reset` is called when an episode begins, with those of these that it takes: `seed`, an int that (root seed, episode)
-decides, and `row`, which of the worker's environments it is about, 0..rows-1. A policy whose `reset` takes no `row`
-cannot tell several environments apart: with more than one row each gets a policy of its own, which a class or factory
-is called for, and which is asked with batches of one row. A ready-made object is refused then.
+`reset` is called when an episode begins, with the arguments that it takes: `seed`, an int that (root seed, episode)
+decides, and `row`, the number of the worker's environment, 0..rows-1. A policy whose `reset` takes no `row` cannot
+serve several environments. With more than one row each then gets a policy of its own, which a class or factory makes,
+and which is asked with batches of one row; a ready-made object is refused.
 
 Any of these may be coroutines (`async def`): then they run on an event loop, with those of the process's other workers.
 
@@ -216,7 +216,7 @@ def casts(actions: Any, layout: Layout) -> str:
 
 
 def _mends(error: Mismatch) -> str:
-    """What would mend one action for a batch, and actions whose dtype alone is wrong, such as
+    """Return the remedy for one action in the place of a batch, or for a wrong dtype alone, such as
     "; actions.astype(np.int64) casts"; else ""."""
     if error.got.startswith(("int ", "bool ", "float ")) and "or a list of" in error.expected:
         return OF_BATCHES

@@ -1,7 +1,7 @@
 """Models that Stable-Baselines3 has saved: `ppo.zip`. The only file that imports it.
 
-A saved model does not say by name which algorithm it is of, but its file lists the algorithm's own settings, which tell
-them apart. It is loaded to act and not to learn: on the processor, without a replay buffer.
+A saved model does not name its algorithm, but its file lists the algorithm's own settings, which identify it. It is
+loaded to act and not to learn: on the processor, without a replay buffer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_model(path: str) -> Any:
     """The model, which has `predict`.
 
     Raises:
-        UsageError: there is no such file, it is no such model, or one that carries a state from step to step.
+        UsageError: the file is missing, is not such a model, or its model carries a state from step to step.
         MissingExtra: Stable-Baselines3 or torch is not installed.
     """
     package, algorithm = algorithm_of(path)
@@ -57,9 +57,10 @@ def load_model(path: str) -> Any:
 
 
 def drawn_actions(model: Any, observations: Any, rngs: list[Any], told: list[str]) -> Any:
-    """What a model of Stable-Baselines3 does stochastically, each row drawn from its own generator, for those whose
-    policy is a distribution over actions (PPO, A2C); None for others. `told` gets a
-    sentence where actions are clipped."""
+    """Return stochastic actions of a Stable-Baselines3 model, each row drawn from its own generator.
+
+    The model's policy must be a distribution over actions (PPO, A2C); None for others. `told` gets a remark where
+    actions are clipped."""
     policy = getattr(model, "policy", None)
     if not callable(getattr(policy, "get_distribution", None)):
         return None

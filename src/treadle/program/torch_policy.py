@@ -29,12 +29,12 @@ def torch_policy(module: Any, device: Any = None, dtype: Any = None, sample: str
             It is moved to the device and put into evaluation mode.
         device: where it computes; None: where its parameters are.
         dtype: of floating-point observations; None: that of its parameters. Whole numbers stay what they are.
-        sample: None: its output is the actions. "categorical": its output is logits [k, n], of which an action a row is
-            drawn; "normal": it is (means, standard deviations), both [k, m]. They are drawn from the episodes' own
-            generators, so that they do not depend on who is asked together.
+        sample: None: its output is the actions. "categorical": its output is logits [k, n], from which an action a row
+            is drawn. "normal": it is (means, standard deviations), both [k, m]. The episodes' own generators draw, so
+            actions do not depend on the other rows of a batch.
 
     Raises:
-        UsageError: another `sample`, or no module. MissingExtra: no torch.
+        UsageError: another `sample`, or not a module. MissingExtra: torch is missing.
     """
     if sample is not None and sample not in SAMPLES:
         raise UsageError(f"sample is None, 'categorical' or 'normal', got {sample!r}")
