@@ -73,7 +73,7 @@ def test_what_builds_no_environment_is_refused_by_name(face: Any, name: str, val
         (partial(treadle.merge_shards, 3, "out"), "shards is a list"),
         (partial(treadle.replay, 3), "source is a path"),
         (partial(TASKS, sensors=[3]), "sensors is a list"),
-        (partial(treadle.rollout, 3, print), "made already"),
+        (partial(treadle.rollout, 3, print), "has reset and step, got a int"),
         (partial(MAKE, num_envs=10**30), "num_envs can be"),
         (partial(collected, episodes=10**30), "episodes can be"),
         (partial(treadle.WorkerOptions, preload=3), "preload is a sequence"),

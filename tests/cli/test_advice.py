@@ -166,4 +166,4 @@ import treadle.cli.main
 def test_commands_are_listed_with_whole_sentences() -> None:
     listed = " ".join(treadle("--help").stdout.split())
     assert "..." not in listed.partition("Commands:")[2]
-    assert "check Play an environment before a run is begun with it, and say what cannot be trusted." in listed
+    assert "check Play an environment before a run, and list its faults." in listed

@@ -133,7 +133,7 @@ def test_batches_of_processes(env: ParallelEnv) -> None:
     assert obs.shape == (1, 2)
     with pytest.raises(UsageError, match="at least one index"):
         env._batch_env.reset(indices=[])
-    with pytest.raises(IndexError, match="no process 2 to reset: there are 2"):
+    with pytest.raises(IndexError, match="process 2 cannot be reset: there are 2"):
         env._batch_env.reset(indices=[0, 2])
     external = env._batch_env[0].step_batch([0, 1], dt=2, blocking=False)()
     assert [info["t"] for info in external[-1]] == [2, 4]

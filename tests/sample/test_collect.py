@@ -424,7 +424,7 @@ def test_a_policy_with_a_reset_repeats_with_several_envs_a_worker() -> None:
     ]
     actions = [[episode.actions.tolist() for episode in episodes] for episodes in made]
     assert actions[0] == actions[1] == actions[2]
-    with pytest.raises(StartupFailed, match=r"give a class or factory .* or a reset\(row=...\), or one environ"):
+    with pytest.raises(StartupFailed, match=r"Give a class or factory .* or a reset\(row=...\), or one environ"):
         list(collect(Walk, CountsItsSteps(), episodes=1, workers=1, num_envs=4))
 
 

@@ -12,9 +12,9 @@ knows its consequence: an item or an index again, a cut row, an error.
 A death is *observed* after the worker's last answers have been drained; the table of `life.py` gives its meaning.
 
 Interrupts (Ctrl-C): requests are sent, and answers taken and noted, with Ctrl-C held back. So it comes in a wait and
-leaves all calls open. The caller's own slots run users' code, which Ctrl-C must be able to cut short. The call that was
-cut is `Done` with a failure, and its slots must be reset. An asynchronous exception may also come between taking an
-answer and noting it. Then no worker owes anything, and each call that is still open counts as cut short, too.
+leaves all calls open. It cuts the caller's own slots short, which run users' code: that call is `Done` with a failure,
+and its slots must be reset. An asynchronous exception may also come between taking an answer and noting it. Then no
+worker owes anything, and each call that is still open counts as cut short, too.
 """
 
 from __future__ import annotations
@@ -64,13 +64,10 @@ class Calls:
         broken: the error that has ended the pool; None: it works.
         overruns: requests that took longer than step_timeout where it cannot be enforced.
         wear: which workers are worn out. It retires none by itself, as only a schedule knows where an episode ends.
-        blame: called with worker and error before each death is decided about. It returns True if the worker died of
-            the item that it was made to do, whichever worker does it. The death then counts neither against the worker
-            nor against its successors.
+        blame: called with worker and error before each death is decided about. It returns True if the item killed the
+            worker; the death then counts neither against the worker nor against its successors.
         notes: records resets and failures; None: they are not recorded.
-        again: what the user of the face calls to reset slots, with "{slots}" in the place of their list; "": no such
-            call.
-    """
+        again: the user's call that resets slots, with "{slots}" in the place of their list; "": no such call."""
 
     def __init__(self, group: WorkerGroup, memory: MemoryLayout, options: PoolOptions) -> None:
         self.group, self.memory, self.workers = group, memory, group.workers
@@ -163,11 +160,8 @@ class Calls:
         self._open[worker.index, id] = InFlight(tag, worker, id, op, worker.slots)
 
     def abandon(self, tag: Any) -> list[InFlight]:
-        """Give no more time to the workers that owe this tag an answer.
-
-        All their answers are dropped when they come, and their rows are out of service until then. Returns the requests
-        that will have no answer, those of other tags included.
-        """
+        """Give no more time to the workers that owe this tag an answer. Their answers are dropped when they come, and
+        their rows are out of service until then. Returns all requests that will have no answer, of any tag."""
         late = {call.worker.index: call.worker for call in self.awaited(tag)}
         for worker in late.values():
             self._give_up(worker)
@@ -180,10 +174,8 @@ class Calls:
                 call.worker.line.bell.release()
 
     def extend(self, workers: Sequence[Worker]) -> None:
-        """Start workers that were added; `poll` reports when each is ready. Raises OSError.
-
-        One that does not become ready, for whatever reason, is dropped under every policy: no slot depends on it.
-        """
+        """Start workers that were added; `poll` reports when each is ready. Raises OSError. One that does not become
+        ready is dropped under every policy: no slot depends on it."""
         self._waiting = Waiting(self.memory.pool_bell, self.memory.longest[0])
         for worker in workers:
             self.group.start_extra(worker)
@@ -221,12 +213,11 @@ class Calls:
     def poll(
         self, timeout: float | None, hear: Callable[[Event], None], until: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Pass what has happened to `hear`. Returns True if anything has.
+        """Pass events to `hear`, waiting up to `timeout` seconds for one (None: for ever). Returns True if one came.
 
-        Waits up to `timeout` seconds for something (None: for ever). Returns False at once if nothing can happen, or
-        once `until`, called after every ring, returns True. Each event is passed on as it is taken: Ctrl-C comes before
-        or after both, where no environments run in the caller. Raises as `submit`.
-        """
+        Returns False at once if no event can come, or once `until`, called after every ring, returns True. An event is
+        passed on as it is taken: Ctrl-C comes before or after both, where no environments run in the caller. Raises as
+        `submit`."""
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             with self.group.lock, Later() if self._remote else nullcontext():
@@ -264,11 +255,8 @@ class Calls:
     def _take(self, hear: Callable[[Event], None], lost: bool = True) -> bool:
         """Take the answers that are there. Returns True if there were any.
 
-        Args:
-            lost: True: look at all workers, and find the answers that an interrupt has lost. False: look only at
-                workers that have answered something or have unsent requests, and those whose answers are not counted
-                (the caller's own slots, nodes).
-        """
+        lost: True: look at all workers, and find the answers that an interrupt has lost. False: look only at workers
+        that have answered or have unsent requests, and at those without a count (the caller's own slots, nodes)."""
         heard, workers = False, self.workers
         if not lost:
             told = np.flatnonzero(self.memory.told != self._taken).tolist()
@@ -304,10 +292,8 @@ class Calls:
         return heard
 
     def _look_again(self, hear: Callable[[Event], None]) -> bool:
-        """End the calls that are still open though no worker owes anything. Returns True if there were any.
-
-        An interrupt fell between an answer and its note, or cut the caller's own share short.
-        """
+        """End the calls that are still open though no worker owes anything: an interrupt fell between an answer and its
+        note, or cut the caller's own share short. Returns True if there were any."""
         found = list(self._open.values())
         for call in found:
             why = Raised.of(KeyboardInterrupt("an interrupt in the caller cut it short"), call.op.name.lower())
@@ -413,10 +399,8 @@ class Calls:
             self.memory.rows.rings.of(block).pins.discard(block)
 
     def _overran(self, worker: Worker, owed: Owed, elapsed: float, limit: float) -> None:
-        """Count an overrun, and warn of the first.
-
-        Applies where a deadline can only be measured: the caller does the work, or a thread that cannot be given up.
-        """
+        """Count an overrun, and warn of the first, where a deadline can only be measured: in the caller, or in a
+        thread that cannot be given up."""
         if worker.overran != owed.request.id:
             worker.overran = owed.request.id
             self.overruns += 1
@@ -478,10 +462,8 @@ class Calls:
     # -- workers that are worn out ------------------------------------------------------------------------------------
 
     def retire(self, worker: Worker, why: str) -> None:
-        """Have a worker that owes nothing end, and start another in its place; `poll` does both, and reports it ready.
-
-        Not a failure: no restart is counted.
-        """
+        """End a worker that owes nothing, and start another in its place; `poll` does both, and reports it ready. This
+        is not a failure: no restart is counted."""
         most = self.wear.most  # a limit on episodes that the user set is not a warning
         level = logging.INFO if most is not None and self.wear.played(worker) >= most else logging.WARNING
         log.log(level, "worker %d is recycled: %s", worker.index, why)
