@@ -19,7 +19,7 @@ from treadle.lockstep.lockstep import Lockstep
 from treadle.pool.spent import AWAY, LEFT, Spent
 from treadle.verdict import Figures
 
-CALLS, DUE = 2, 3  # marks besides: calls, and before which of them not to look at one
+CALLS, DUE = 2, 3  # further marks: calls so far, and the call before which none is measured
 # one of so many calls is measured; more, where they take so many ns, or part of them (measuring takes 50 us), and of
 # few
 EVERY, COSTS = 509, 10_000_000

@@ -69,7 +69,7 @@ Event = Done | Lost | Ready
 
 
 class Notes(Protocol):
-    """Records resets (`during_step`: in the middle of a step) and failures (`noted`: the step is recorded already)."""
+    """Records resets (`during_step`: in the place of a step under way) and failures (`noted`: so is the step)."""
 
     def reset(self, orders: Sequence[Order], *, during_step: bool) -> None: ...
     def failed(self, error: WorkerError, *, noted: bool = False) -> None: ...

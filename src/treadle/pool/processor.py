@@ -1,6 +1,6 @@
-"""The processor time of processes, as the kernel counts it.
+"""The processor time of processes, as the kernel counts it, and workers that are worn out.
 
-Workers that are worn out: environments that take ever more memory, simulators that fail after many episodes.
+Workers wear out where environments take ever more memory, or simulators fail after many episodes.
 
 A worker's memory is its private memory: RssAnon of Linux, which it has written and shares with no file and no other
 process. The pool's own shared memory does not count. A worker that is over the limit, or has played its number of

@@ -162,9 +162,9 @@ def redirect(out: int, err: int) -> None:
 
 
 def enter(start: Start, entered: Start | None) -> None:
-    """Take over the caller's world as it is now, before any of the user's code is imported.
+    """Take over the caller's environment variables, directory and import path, before any user code is imported.
 
-    `entered`: the first message of this process's server; the changes that packages have made since then stay.
+    `entered`: the first message of this process's server; changes that packages have made to variables since then stay.
     """
     then = dict(os.environ) if entered is None else entered.environ
     for name in then.keys() - start.environ.keys():

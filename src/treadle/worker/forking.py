@@ -57,7 +57,7 @@ def serve_base(fd: int, life: int) -> None:
 
 
 def _preload(channel: Channel) -> NoReturn:
-    """Become a server that has imported packages in the caller's world.
+    """Become a server that has imported packages with the caller's environment variables and import path.
 
     The packages' output goes to the caller's user. Afterwards the descriptors are those of the base server again, and
     hold nothing.

@@ -1,11 +1,11 @@
 """Private fork servers: clean processes that have imported what workers need, and fork one worker on each request.
 
-The standard library's server does not do. It has one preload list for the whole program, and it imports the caller's
-`__main__` again in every worker. Its address is a named socket, and descriptors cannot be given to a worker that is
-started later. Ours is a child on a socket pair: a request carries the worker's channel, the answer its pid and pidfd.
-Exit statuses are reported on demand, as only a parent can learn them. Until then an ended worker stays a zombie, so
-that no other process gets its number while the caller may still signal its group. The server's modules are frozen out
-of the garbage collector (`gc.freeze`), so their pages stay shared.
+The standard library's fork server is not enough. It has one preload list for the whole program, and it imports the
+caller's `__main__` again in every worker. Its address is a named socket, and descriptors cannot be given to a worker
+that is started later. Ours is a child on a socket pair: a request carries the worker's channel, the answer its pid and
+pidfd. Exit statuses are reported on demand, as only a parent can learn them. Until then an ended worker stays a zombie,
+so that no other process gets its number while the caller may still signal its group. The server's modules are frozen
+out of the garbage collector (`gc.freeze`), so their pages stay shared.
 
 The base server has imported our own modules, NumPy and Gymnasium. It starts at the first need (or sooner: `begin`),
 serves all pools of a process, and dies with the caller. Further installed packages that workers need (a simulator,
@@ -132,7 +132,7 @@ def prepare(modules: Sequence[str], limit: float, *, asked: bool = False) -> tup
             _unfit.add(spoilt.module)
             log.warning(
                 "importing %s %s, which a fork does not survive: each worker imports it by itself. "
-                "preload of WorkerOptions says what the fork server imports, preload=() nothing",
+                "WorkerOptions(preload=...) names what the fork server imports, preload=() nothing",
                 spoilt.module,
                 spoilt.why,
             )

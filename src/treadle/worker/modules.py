@@ -88,7 +88,7 @@ def _named_by(text: str) -> Iterator[str]:
 def _namespace(name: str) -> dict[str, Any]:
     """Return the namespace of a loaded module.
 
-    Its attributes are not read: some modules load others when they are, and some entries are not modules.
+    Its attributes are not read: a lazy module loads itself when one is, and some entries are not modules.
     """
     return getattr(sys.modules.get(name), "__dict__", {})
 

@@ -39,15 +39,15 @@ class WorkerOptions:
             warning of several workers once (see docs/faults.md). With "keep" it is shown only in errors, as is their
             stdout.
         worker_environ: environment variables of worker processes beside the caller's, or a function of the worker's
-            index that returns them. Such as {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"}; None: without that
-            variable. They are set before any of the users' modules is imported, so nothing is preloaded. Libraries have
-            one thread in workers unless the variables `THREADS` say more, here or in the caller.
-        recorder: True: each failure comes with what replays it (`treadle.replay`). "full": with a check sum of every
-            observation, where faces can. False: nothing is recorded.
+            index that returns them. For example {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"}; the value None
+            removes a variable. They are set before any of the users' modules is imported, so nothing is preloaded.
+            Libraries have one thread in workers unless the variables `THREADS` say more, here or in the caller.
+        recorder: True: each failure comes with a repro, which `treadle.replay` plays again. "full": with a check sum of
+            every observation, where faces can. False: nothing is recorded.
         recycle_after: when a worker process is replaced, between two episodes and with nothing lost. A whole number:
             after so many episodes, for simulators that wear out. A text such as "2GB" or "500 MiB": once it has more
             private memory (without the pool's shared memory), on Linux. The log has a line, and no restart is counted.
-            `docs/faults.md` has where an episode ends, and what of this the vectors can do. None: never.
+            `docs/faults.md` describes where an episode ends, and how much of this vectors can do. None: never.
 
     Raises:
         UsageError: a field makes no sense.

@@ -57,7 +57,7 @@ class ProcessCommon(Common):
 
     Attributes:
         reader: of their stderr, and with `stdout_too` of their stdout; None: no worker has been started.
-        carriers: worker's index -> the files that it, and each successor, is sent along.
+        carriers: worker's index -> the files that go along to it, and to each successor.
     """
 
     def __init__(self, options: PoolOptions) -> None:
