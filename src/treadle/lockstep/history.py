@@ -6,8 +6,8 @@ side by side. (Slices of memoryviews take 60 ns each, where assigning to a row o
 episode that a slot is in need not be written: a replay from its reset sees the episodes end by themselves.
 
 It lies in chunks of about a megabyte, actions that went by message and resets included. When all of them are
-`MOST_BYTES` the oldest is written over. A slot that was reset before it can no longer be replayed from its beginning,
-and its repro says so.
+`MOST_BYTES` the oldest is written over. A slot whose reset was written over can no longer be replayed from its
+beginning, and its repro says so.
 """
 
 from __future__ import annotations

@@ -101,7 +101,8 @@ class JointRequest:
         begins: slot -> (seed, options) of the episodes that begin in it, made again by a fresh worker when one dies.
         unsent: those of `begins` that a fresh worker has yet to be asked for.
         cut: slots whose episode was cut, as this joint request's batch shows.
-        lost: slots whose worker died without owing anything of this joint request -> the event to see when it ends.
+        lost: slots whose worker died without owing anything of this joint request -> the event that their states get
+            when it ends.
         void: slots that were dropped in it and had no episode to be cut.
         told: errors of workers that died in a call.
         before: slot -> episodes it had begun when its next one was asked for.
@@ -190,7 +191,7 @@ class JointRequest:
             raise error
 
     def stale(self) -> set[int]:
-        """Slots that may have moved in a request whose result is lost."""
+        """Return the slots that may have moved in a request whose result is lost."""
         gone = [worker.slots for worker in self._given_up]
         return self._spoiled.union(self.cut, self.unsent, self.void, self.moved_unseen(), *gone)
 

@@ -107,7 +107,7 @@ class ResultBuffers:
         return np.copy(array) if copy is None else copy
 
     def joined(self, pieces: Sequence[np.ndarray]) -> np.ndarray | None:
-        """Return pieces that were laid as one array; None if they were not, or are not all."""
+        """Return laid pieces as one array; None if they were not laid, or are not all of it."""
         for buffer in self._filling.values():
             if buffer.free and (found := buffer.whole(pieces)) is not None:
                 return found

@@ -2,8 +2,8 @@
 
 A *block* is one row: for every observation leaf an array [n, *shape], rewards, the two end flags, and a `valid` flag.
 `valid` is False on rows that are not transitions, such as a reset in NEXT_STEP mode. Blocks are numbered through all
-rings of a pool, and a number is never used again. Observations have one row more: block t of a ring shows observation t
-+ 1, so a rollout begins with the observation before its first step. Where slots move on within a step there is one more
+rings of a pool, and a number is never used again. Observations have one row more: block t of a ring shows observation
+t+1, so a rollout begins with the observation before its first step. Where slots move on within a step there is one more
 row of every leaf, for the terminal observations of all blocks. A slot's is copied out before its next request.
 
 The *standing* ring is that of batches. Its last block, the spare, is only copied from: it serves when the caller keeps
@@ -73,7 +73,7 @@ class RingFields(NamedTuple):
 
     @classmethod
     def plan(cls, plan: Plan, steps: int, n: int, observations: Layout, actions: Layout, finals: bool) -> RingFields:
-        """Return those of `n` slots. Both sides plan alike."""
+        """Return the places of a ring for `n` slots. Both sides plan alike."""
         seen = plan_leaves(plan, observations, steps + 1, n)
         rewards, *flags = (plan.add(code, (steps, n)) for code in "d???")
         terminated, truncated, valid = flags
