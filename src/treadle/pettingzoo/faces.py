@@ -126,11 +126,11 @@ class AgentsFace:
         return five
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """`VectorEnv.call`: one result an environment."""
+        """Call `VectorEnv.call`; returns one result an environment."""
         return self.vec.call(name, *args, **kwargs)
 
     def render(self) -> tuple[Any, ...]:
-        """One frame an environment."""
+        """Return one frame an environment."""
         return self.vec.render()
 
     def close(self, **kwargs: Any) -> None:

@@ -150,7 +150,7 @@ class GymEnv:
         self.env.close()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "env":  # copying and pickling ask before there is an env
+        if name.startswith("__") or name == "env":  # copying and pickling look names up before `env` is set
             raise AttributeError(name)
         try:
             return getattr(self.env, name)

@@ -46,12 +46,12 @@ class FunctionAgent:
             ]
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        """(action, {}) for one observation."""
+        """Return (action, {}) for one observation."""
         actions = self._ask(stacked([observation]), 1)
         return trees.row(actions, 0), {}
 
     def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
-        """(actions, {}) for a batch."""
+        """Return (actions, {}) for a batch of observations."""
         return self._ask(observations, len(trees.leaves(observations)[0])), {}
 
     def _ask(self, observations: Any, rows: int) -> Any:

@@ -187,7 +187,7 @@ class Sizes:
     def see(self, field: str, values: Any) -> None:
         """Raise ValueError if a column is not an array or a tree of arrays, or has another number of rows."""
         for leaf in (values,) if isinstance(values, np.ndarray) else trees.leaves(values):
-            text = isinstance(values, dict | tuple) and isinstance(leaf, list)  # and the like, in nested observations
+            text = isinstance(values, dict | tuple) and isinstance(leaf, list)  # and other objects, in nested values
             if not text and not isinstance(leaf, np.ndarray):
                 raise ValueError(f"{field} is not of type {np.ndarray!r}")
             size = len(leaf) if text else leaf.shape[0]

@@ -207,7 +207,7 @@ class EpisodeBatch(TimeStepBatch):
         return np.cumsum(self.lengths)
 
     def _ranges(self) -> list[tuple[int, int]]:
-        """(first row, the row after the last) of each episode."""
+        """Return (first row, row after the last) of each episode."""
         ends = self._ends.tolist()
         return list(zip([0, *ends[:-1]], ends, strict=True))
 

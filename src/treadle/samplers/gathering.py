@@ -79,7 +79,7 @@ class RolloutCourier:
         self.told = set()
 
     def patience(self) -> float | None:
-        """Return the seconds until workers may be added; None: no limit."""
+        """Return the most seconds to wait for answers: until workers may be added; None: no limit."""
         return None if self._growth is None else self._growth.patience()
 
     def give(self, held: int = 0) -> None:

@@ -5,8 +5,8 @@ the stream; a stop interrupts an episode at its next step. *By index*: the rollo
 Each has its own seeds, so a rollout does not depend on the worker that makes it.
 
 If no method of a `DefaultWorker` is overridden and its environment is a `gymnasium.Env`, `DirectRollouts` plays in its
-place, with the same results at a lower cost. The loop of `treadle.collect` writes episodes one after the other into the
-same arrays, and makes no `EnvStep` objects.
+place. Results are the same, and the cost is lower. The loop of `treadle.collect` writes episodes one after the other
+into the same arrays, and makes no `EnvStep` objects.
 """
 
 from __future__ import annotations

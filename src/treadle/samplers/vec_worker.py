@@ -162,7 +162,7 @@ class VecWorker(ManyEnvs):
         return completed[0] if len(completed) == 1 else EpisodeBatch.concatenate(*completed)
 
     def discard_episode(self) -> None:
-        """Forget finished episodes; the others go on, as between two steps each of their steps is complete."""
+        """Forget finished episodes. The others go on, as none is in the middle of a step."""
         self._completed = []
 
 

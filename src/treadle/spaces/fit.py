@@ -110,7 +110,7 @@ def soft_contains(space: Any, element: Any) -> bool:
 def contains(space: Any, element: Any) -> bool:
     """Return True if the element is in the space, without Gymnasium's warnings and errors about other types."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Gymnasium's Box warns about what it casts
+        warnings.simplefilter("ignore")  # Gymnasium's Box warns when it casts
         try:
             return bool(space.contains(element))
         except (TypeError, ValueError, AttributeError):  # an element of a type that the space cannot test

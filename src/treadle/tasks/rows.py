@@ -27,7 +27,7 @@ class Code(IntEnum):
     """Integers with a meaning of their own in place of an action."""
 
     IDLE = -(2**61)  # the slot does nothing: it is paused, or only other slots are stepped
-    HELD = IDLE + 1  # its task is over and waits for those of the others
+    HELD = IDLE + 1  # its task is over, and the slot waits for the others
     MAILED = IDLE + 2  # the action goes by message
 
 

@@ -200,7 +200,7 @@ class Check:
 
     @contextlib.contextmanager
     def _worker(self, start_method: str) -> Iterator[Pool]:
-        """A pool of one worker that has built the environment. Raises Stopped and Gone."""
+        """Yield a pool of one worker that has built the environment. Raises Stopped and Gone."""
         report = self.report
         try:
             pool = Pool(
@@ -360,7 +360,7 @@ class Check:
         """Add one finding for all differing episodes under the same seed. The last place decides the advice."""
         if not self._unlike:
             return
-        since: dict[str, list[str]] = {}  # what differs, and since when -> where
+        since: dict[str, list[str]] = {}  # text of a difference and its first record -> places
         for where, (_, part, when, _) in self._unlike.items():
             since.setdefault(f"another {part} {{}}, {when}", []).append(where)
         told = "; ".join([*(text.format(", ".join(places)) for text, places in since.items()), *self._also])

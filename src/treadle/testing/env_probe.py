@@ -188,7 +188,7 @@ class EnvProbe(Program):
                 if time.perf_counter() > end:
                     break
         finally:
-            with contextlib.suppress(BaseException):  # `shut` tells what closing raises
+            with contextlib.suppress(BaseException):  # `shut` reports errors of closing
                 close_env(second)
         return seen
 
@@ -283,7 +283,7 @@ class EnvProbe(Program):
                     raise
                 said.append(("error", f"{raised.error_type}: {raised.message}"))
             finally:
-                with contextlib.suppress(BaseException):  # `shut` tells what closing raises
+                with contextlib.suppress(BaseException):  # `shut` reports errors of closing
                     close_env(env)
         return [*said, *(("warning", COLOUR.sub("", str(each.message))) for each in caught)]
 
@@ -312,7 +312,7 @@ class EnvProbe(Program):
 
     def close(self) -> None:
         if not self._closed:
-            with contextlib.suppress(BaseException):  # `shut` tells what closing raises
+            with contextlib.suppress(BaseException):  # `shut` reports errors of closing
                 close_env(self._env)
 
 
