@@ -320,7 +320,8 @@ def runs_unasked(cls: type) -> bool:
         if vars(builtins).get(base.__name__) is base:
             continue
         for name in _UNASKED & vars(base).keys():
-            if name != "__dict__" or type(vars(base)[name]) is not GetSetDescriptorType:  # such a one is Python's
+            # a `__dict__` of type GetSetDescriptorType is Python's own
+            if name != "__dict__" or type(vars(base)[name]) is not GetSetDescriptorType:
                 return True
     return False
 
