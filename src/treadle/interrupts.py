@@ -28,11 +28,24 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
 PATIENCE = 0.1  # seconds that Ctrl-C waits for the thread that it has cut short
 _SIGINT = int(signal.SIGINT)
+
+
+class Closes:
+    """The base of objects that the end of their `with` block closes, whatever has ended it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
 
 
 class Later:

@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.checks import check_seed
+from treadle.interrupts import Closes
 from treadle.plan.items import items_of, whole
 from treadle.program.base import own_names
 from treadle.wire.messages import snapshot
@@ -37,7 +38,7 @@ def overrides(env: PlanEnv, base: type[PlanEnv], names: Iterable[str]) -> bool:
     return any(getattr(type(env), name) is not getattr(base, name) for name in names)
 
 
-class PlanEnv:
+class PlanEnv(Closes):
     """Base of environments that carry their state.
 
     A subclass overrides `apply_action`, `apply_reset`, `get_state` and `set_state`, and may override other methods.
@@ -289,12 +290,6 @@ class PlanEnv:
             else:  # the argument `name` may be a class or a spec, the attribute is only its name
                 found[name] = value if name == "name" else known.get(name, known.get(f"_{name}", value))
         return found
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, frameskip={self.frameskip}, autoreset={self.autoreset})"

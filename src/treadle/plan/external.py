@@ -9,12 +9,13 @@ from typing import Any, Self
 import gymnasium as gym
 
 from treadle.checks import check_names
+from treadle.interrupts import Closes
 from treadle.plan.futures import Future, Workers
 from treadle.plan.items import Ask, Done, Method, Work, columns, items_of, packed
 from treadle.worker.options import WorkerOptions, chosen
 
 
-class ExternalProcess:
+class ExternalProcess(Closes):
     """Runs an environment with the interface of `PlanEnv` in another process, and forwards calls to it.
 
     An exception of the environment is raised here, as TaskRaised and as its own type; the worker goes on.
@@ -116,12 +117,6 @@ class ExternalProcess:
         """End the process, within 6 s whatever the environment does. Idempotent."""
         if self._owner:
             self._workers.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"ExternalProcess(slot {self._slot})"

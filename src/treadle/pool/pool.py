@@ -17,11 +17,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from time import monotonic
-from typing import Any, Self
+from typing import Any
 
 from treadle.checks import check_names, check_whole, check_workers
 from treadle.errors import UsageError, Where
-from treadle.interrupts import Later, undisturbed
+from treadle.interrupts import Closes, Later, undisturbed
 from treadle.memory.arena import too_many_files
 from treadle.pool import tracing
 from treadle.pool.calls import Calls
@@ -36,7 +36,7 @@ from treadle.worker.options import PoolOptions
 from treadle.worker.worker import Worker
 
 
-class Pool:
+class Pool(Closes):
     """Many workers, each running some slots.
 
     Args:
@@ -204,12 +204,6 @@ class Pool:
                     worker.see(Event.CLOSED)
                     worker.owed.clear()  # also closes what requests took along: the files of broadcasts
                 self._at_end.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if hasattr(self, "group") and not self.group.closed and self._pid == os.getpid():

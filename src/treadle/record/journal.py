@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from treadle.errors import TreadleError
+from treadle.interrupts import Closes
 from treadle.play.episode import Episode, success_of
 from treadle.whole_file import opened, why
 
@@ -134,7 +135,7 @@ class Sent(NamedTuple):
         return self.note.total_reward
 
 
-class Journal:
+class Journal(Closes):
     """A new journal in `directory`, named after the worker; an older one of the same worker is left as it is.
 
     The first record makes the file. From then on until it is closed it holds a shared lock on the directory, which
@@ -152,12 +153,6 @@ class Journal:
         self._directory, self._worker = Path(directory), worker
         self._fds: list[int] = []  # of the directory, and of the file
         self._end = 0
-
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open(self) -> None:
         try:

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
+from treadle.interrupts import Closes
 from treadle.play.recipe import RolloutRecipe, Shares
 from treadle.play.rounds import Globals
 from treadle.pool.events import Done, Lost
@@ -72,7 +73,7 @@ class Growing:
         return self.growth.patience(self._courier.patience())
 
 
-class Collection:
+class Collection(Closes):
     """One run. Iterate it for (index, length, result) in order of arrival; then `shares()`, and `close()`.
 
     Args:
@@ -194,12 +195,6 @@ class Collection:
         self.pool.close()
         if self.rows is not None:
             self.rows.policy.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def run_here(

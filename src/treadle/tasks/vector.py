@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.context import BaseContext
 from time import monotonic
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from treadle.checks import check_seed
 from treadle.errors import ClosedPool, LayoutsDiffer, StartupFailed, TreadleError, UsageError, WorkerError
+from treadle.interrupts import Closes
 from treadle.lockstep.batch import Batch
 from treadle.lockstep.lockstep import Lockstep, Operation
 from treadle.lockstep.measured import CALLS, DUE, Measured
@@ -75,7 +76,7 @@ def _repro_of(slot: int, make: Any, args: dict[str, Any], start: Any, callbacks:
     return repro
 
 
-class TaskVector:
+class TaskVector(Closes):
     """The base of `SampledTasks`, without calls, commands and pictures."""
 
     def __init__(
@@ -389,12 +390,6 @@ class TaskVector:
         self._arrived.clear()
         self._measured.tell(self._verdict)
         self._pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
