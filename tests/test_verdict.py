@@ -23,6 +23,11 @@ CASES: dict[str, tuple[Figures, Kind, str]] = {
     "all at work": (TWO, Kind.ENV, ""),
     "all wait, a worker each": (EVEN, Kind.ENV, ""),
     "waiting in turns": (replace(EVEN, busy=(9.5,), batches=((9.5e-3,),)), Kind.ENV, "workers=8"),
+    "waiting in turns in the caller": (
+        replace(EVEN, busy=(9.5,), batches=((9.5e-3,),), own=8, fixed=False), Kind.ENV, "workers=8",
+    ),
+    "waiting in turns, nearly": (replace(EVEN, busy=(9.5,) * 7, batches=((9.5e-3,) * 7,)), Kind.ENV, ""),
+    "in turns, and nothing known": (replace(EVEN, busy=(9.5,), ran=0.0), Kind.UNSURE, ""),
     "one worker, two cores": (replace(TWO, busy=(9.5,), ran=9.4), Kind.ENV, "workers=2"),
     "one worker, a neighbour": (replace(TWO, busy=(9.5,), ran=9.4, others=0.9), Kind.ENV, ""),
     "a slow policy": (replace(EVEN, away=9.0, busy=(0.9,) * 8, slowest=0.95), Kind.POLICY, ""),
@@ -80,6 +85,17 @@ def test_shares_are_one_together(name: str) -> None:
     parts = shares(figures)
     assert sum(parts.values()) == pytest.approx(1.0)
     assert all(0 <= each <= 1 for each in parts.values())
+
+
+def test_what_waits_in_turns_is_not_all_that_can_be_had() -> None:
+    found = str(verdict(CASES["waiting in turns, nearly"][0]))
+    assert found.endswith("7 of 8 at a time; more workers or threads may help")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_programs_that_take_cores_are_named_whatever_binds(name: str) -> None:
+    found = verdict(replace(CASES[name][0], others=0.9))
+    assert found.kind is Kind.UNSURE or "; other programs compute: 2 cores, 1.1 of them yours" in str(found)
 
 
 def test_a_promise_keeps_what_stays() -> None:

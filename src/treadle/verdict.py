@@ -40,9 +40,6 @@ class Kind(Enum):
     UNSURE = "unsure"
 
 
-WORDS = {Kind.OVERSUBSCRIBED, Kind.UNSURE}  # written as they are
-
-
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     """How a stretch of a run was spent, in seconds unless said otherwise.
@@ -133,7 +130,7 @@ class Verdict:
     known: str = ""
 
     def __str__(self) -> str:
-        name = self.kind.value if self.kind in WORDS else f"{self.kind.value}-bound"
+        name = self.kind.value if self.kind in {Kind.OVERSUBSCRIBED, Kind.UNSURE} else f"{self.kind.value}-bound"
         share = "" if self.kind is Kind.UNSURE else f" {100 * self.share:.0f} %"
         promise = f"; {self.change} -> about {self.gain:.1f} times ({self.known})" if self.change else ""
         return f"{name}{share}: {self.says}{promise}"
@@ -149,9 +146,10 @@ def verdict(found: Figures) -> Verdict:
     kind = max(parts, key=parts.__getitem__)
     share = parts[kind]
     if share < LEAST:
-        largest = sorted(parts, key=parts.__getitem__, reverse=True)[:3]
-        told = ", ".join(f"{each.value} {100 * parts[each]:.0f} %" for each in largest)
-        return Verdict(Kind.UNSURE, share, f"nothing stands out: {told}")
+        told = (f"{each.value} {100 * parts[each]:.0f} %" for each in heapq.nlargest(3, parts, parts.__getitem__))
+        return Verdict(Kind.UNSURE, share, f"nothing stands out: {', '.join(told)}")
+    if kind is Kind.ENV and not found.ran and _in_turns(found):
+        return Verdict(Kind.UNSURE, share, "the system does not say whether environments wait or compute")
     change, after = min(changes(found, kind), key=lambda each: each[1], default=("", found.elapsed))
     gain = found.elapsed / max(after, 1e-9)
     if gain < ENOUGH:
@@ -172,15 +170,10 @@ def shares(found: Figures) -> dict[Kind, float]:
     left = max(0.0, left - policy - encode - moving)
     over = left * _in_line(found)
     parts = {
-        Kind.POLICY: found.away + policy,
-        Kind.TRANSPORT: found.inside - work + moving,
-        Kind.RESET: resets,
-        Kind.STRAGGLER: excess,
-        Kind.ENCODE: encode,
-        Kind.OVERSUBSCRIBED: over,
-        Kind.ENV: left - over,
+        Kind.POLICY: found.away + policy, Kind.TRANSPORT: found.inside - work + moving, Kind.RESET: resets,
+        Kind.STRAGGLER: excess, Kind.ENCODE: encode, Kind.OVERSUBSCRIBED: over, Kind.ENV: left - over,
         Kind.START: start,
-    }
+    }  # fmt: skip
     stalled = min(found.stalled, found.elapsed)
     parts = {kind: seconds * (1 - stalled / found.elapsed) for kind, seconds in parts.items()}
     parts[Kind.MEMORY] = stalled
@@ -207,12 +200,10 @@ def changes(found: Figures, kind: Kind) -> Iterator[tuple[str, float]]:
     computes, at_work = found.waiting < WAITS, kind in (Kind.ENV, Kind.STRAGGLER, Kind.RESET)
     if computes and found.others > CROWD:
         return  # what cores will be had is not known
-    if at_work and not computes and workers < n and found.fixed:
+    if at_work and not computes and workers < n and (found.fixed or found.calls):
         alone = [max(map(truediv, batch, _slots_of(found))) for batch in found.batches]
         longest = found.calls * sum(alone) / len(alone) if alone else 0.0
-        more = found.calls * WAKE * (n - workers) / found.cores
-        if not found.calls:
-            more += found.start * (n / workers - 1)
+        more = found.calls * WAKE * (n - workers) / found.cores if found.calls else found.start * (n / workers - 1)
         yield f"workers={n}", found.away + moved + more + max(longest, found.ran / free, total / n)
     if kind is Kind.OVERSUBSCRIBED and found.threads == 1 and workers > found.cores:
         yield f"workers={found.cores}", found.away + moved * found.cores / workers + SPREAD * found.ran / free
@@ -279,8 +270,11 @@ def _partial(found: Figures, least: int) -> float:
 def _says(found: Figures, kind: Kind, share: float, last: bool) -> str:
     """Describe the kind in words; `last`: no change follows."""
     said, helps = SAID[kind](found)
-    if kind is Kind.ENV and last and share >= 0.9:
+    if kind is Kind.ENV and last and share >= 0.9 and not _in_turns(found):
         said += f"; nothing to gain, {share:.2f} of what this machine can do"
+    if found.others > CROWD:
+        yours = max(0.0, found.cores - found.others)
+        said += f"; other programs compute: {found.cores} cores, {yours:.1f} of them yours"
     return f"{said}; {helps}" if last and helps else said
 
 
@@ -297,8 +291,7 @@ def _straggler(found: Figures) -> tuple[str, str]:
     others = (sum(found.each) - found.each[slow]) / (len(found.each) - 1) if len(found.each) > 1 else 0.0
     if others and found.each[slow] >= TIMES_OTHERS * others:
         return f"slot {slow} takes {found.each[slow] / others:.1f} times the others", "only a faster one helps"
-    mean = _time(sum(found.busy) / len(found.busy) / found.calls)
-    batch = _time(found.slowest / found.calls)
+    mean, batch = (_time(each / found.calls) for each in (sum(found.busy) / len(found.busy), found.slowest))
     return f"the slowest of a batch takes {batch}, the mean {mean}", "steps that take equally long help"
 
 
@@ -311,24 +304,25 @@ def _transport(found: Figures) -> tuple[str, str]:
     work, alone = min(found.slowest, found.inside), found.own == found.slots
     moved = found.inside - work + found.moving
     said = "moving data takes" if alone else "waking workers and moving data take"
-    said = f"{said} {_each(found, moved)}, environments "
-    said += _time(max(0.0, work - found.moving) / (found.counted or 1))
+    said += f" {_each(found, moved)}, environments {_time(max(0.0, work - found.moving) / (found.counted or 1))}"
     return said, "smaller observations help" if found.moving > moved / 2 else "" if alone else "fewer workers help"
 
 
 def _oversubscribed(found: Figures) -> tuple[str, str]:
     workers, line = len(found.busy), f"stand in line {_in_line(found):.0%} of their time"
     alone = found.own == found.slots
-    if found.others > CROWD:
-        yours, who = max(0.0, found.cores - found.others), "environments" if alone else "workers"
-        return f"other programs compute: {found.cores} cores, {yours:.1f} of them yours; {who} {line}", ""
-    if alone:
-        return f"your program's environments {line} for {found.cores} cores", ""
+    if alone or found.others > CROWD:
+        return ("your program's environments" if alone else "workers") + f" {line} for {found.cores} cores", ""
     if found.threads > 1:
         each = max(1, found.cores // workers)
         helps = f"OMP_NUM_THREADS={each} in worker_environ may help"
         return f"{workers} workers with {found.threads} threads each {line} for {found.cores} cores", helps
     return f"{workers} workers {line} for {found.cores} cores", "fewer workers cost less"
+
+
+def _in_turns(found: Figures) -> bool:
+    """Return True when environments wait one after the other."""
+    return found.waiting >= WAITS and len(found.busy) < found.slots
 
 
 def _env(found: Figures) -> tuple[str, str]:
@@ -337,7 +331,7 @@ def _env(found: Figures) -> tuple[str, str]:
     step = f" ({_time(seconds)})" if found.counted else ""
     if found.waiting >= WAITS:
         said = f"environments wait {found.waiting:.0%} of a step{step}, {workers} of {found.slots} at a time"
-        return said, "only a faster step helps"
+        return said, "more workers or threads may help" if _in_turns(found) else "only a faster step helps"
     if workers == 1:
         return f"all steps are made on 1 of {cores} cores", f"only a faster step{step} helps"
     said = f"all workers at work, evenly; only a faster step{step} or more cores"

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import treadle
+from treadle.lockstep import measured
+from treadle.pool.processor import Usage
 from treadle.verdict import Kind, Verdict
 
 
@@ -148,3 +150,17 @@ def test_a_call_that_fails_or_waits_in_vain_is_not_counted_twice() -> None:
         figures = vector._core.measured.judged()
     assert found.kind is not Kind.POLICY, str(found)
     assert figures.away < figures.elapsed - 4 * 0.05  # four steps at least were the vector's
+
+
+def test_programs_that_come_later_are_named_and_what_was_before_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    others, since = [0.0], Usage.since
+    monkeypatch.setattr(Usage, "since", lambda usage: since(usage)._replace(others=others[0]))
+    monkeypatch.setattr(measured, "RECENT", 10_000_000)
+    with closing(treadle.VectorEnv([partial(Waits, step=0.02)] * 2, workers=2, inline=0)) as vector:
+        vector.reset(seed=0)
+        for step in range(24):
+            others[0] = 0.0 if step < 12 else 1.1
+            vector.step([0, 0])
+        figures = vector._core.measured.judged()
+        assert 0 < figures.calls < 12
+        assert "of them yours" in str(vector.stats())

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from treadle.lockstep.lockstep import Lockstep
+from treadle.pool.processor import Usage
 from treadle.pool.spent import AWAY, LEFT, Spent
-from treadle.verdict import Figures
+from treadle.verdict import CROWD, Figures
 
 CALLS, DUE = 2, 3  # further marks: calls so far, and the call before which none is measured
 # one of so many calls is measured; more, where they take so many ns, or part of them (measuring takes 50 us), and of
@@ -25,6 +26,7 @@ CALLS, DUE = 2, 3  # further marks: calls so far, and the call before which none
 EVERY, COSTS = 509, 10_000_000
 COSTS_OF_SLOT = 1_500_000  # as above, for each slot of the caller's
 KEPT = 256  # batches
+RECENT = 500_000_000  # ns in which other programs' use of the cores is looked at; what lasted four times as long is old
 STEPPED, TIMED, RESETTING, MOVED = range(4)  # rows of `memory.ring.TIMES`
 
 
@@ -39,11 +41,11 @@ class Measured(Spent):
         self._before: Any = None
         super().__init__(lockstep.pool)
         self.marks += [0, 0]
-        self._calls = 0
+        self._calls, self._crowded = 0, False
 
     def restart(self) -> None:
         super().restart()
-        self._spent = self._times.copy()
+        self._spent, self._recent = self._times.copy(), (self._began, self._usage)
         self._looks = self._slowest = self._resets = self._outright = self._own_ran = self._own_took = 0
         self._batches.clear()
 
@@ -93,16 +95,24 @@ class Measured(Spent):
             self._resets += int((self._times[RESETTING] - resets)[slots[0] : slots[-1] + 1].sum())
             self._batches.append(tuple(each * 1e-9 for each in took))
         marks, now = self.marks, perf_counter_ns()
-        if not marks[CALLS]:
-            marks[LEFT], self._calls = now, 1
+        if not marks[CALLS] or self._crowd_changed(now):
+            marks[LEFT], self._calls = now, marks[CALLS] + 1
             self.restart()
             return
         inside, calls = now - self._began - marks[AWAY], marks[CALLS] + 1 - self._calls
         costs = COSTS + (0 if self._own is None else COSTS_OF_SLOT * len(self._own.slots))  # which are timed, too
         marks[DUE] = marks[CALLS] + max(1, min(EVERY, 1 + calls // 8, costs * calls // max(1, inside)))
 
+    def _crowd_changed(self, now: int) -> bool:
+        """Return True when other programs have come or gone: what was seen long before says nothing of now."""
+        before = self._crowded
+        if now - self._recent[0] >= RECENT and now - self._began >= 4 * RECENT:
+            self._crowded, self._recent = self._recent[1].since().others > CROWD, (now, Usage(self._pool))
+        return self._crowded is not before
+
     def judged(self, steps: int = 0, fixed: bool = True) -> Figures:
-        """Return the figures of all calls but the first. `steps`: of all slots; `fixed`: the user chose the workers."""
+        """Return the figures of all calls but the first, since other programs have last come or gone. `steps`: of all
+        slots; `fixed`: the user chose the workers."""
         calls = max(0, self.marks[CALLS] - self._calls) if self._looks else 0
         spent = np.maximum(0, self._times - self._spent)
         each = np.where(spent[TIMED] > 0, spent[STEPPED] / np.maximum(1, spent[TIMED]), 0.0) * 1e-9
