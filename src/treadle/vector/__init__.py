@@ -1,13 +1,12 @@
 """Vectors of environments: Gymnasium's interface on the pool's lockstep schedule.
 
-One idea: `step` is one closure over the engine's own, and what a vector adds to a batch it adds only where there is
-something to tell. In order of reading: `gymnasium` (the vector) on `calls` (what it asks of its environments
-besides steps); `core` and `infos` (what its parts have in common); `env_slot` and `orders`
-(what runs in a slot, and what its resets are given); `rollout` and `partial` (many steps, or some slots);
-`shares` (who steps what); `make_vec`, the other doors.
+`step` is one closure over the engine's own, and a batch without infos of its own costs nothing more. In order of
+reading: `gymnasium` (the vector) on `calls` (methods, attributes and states); `core` and `infos` (the common parts);
+`env_slot` and `orders` (the program of a slot, and its resets); `rollout` and `partial` (many steps, or some slots);
+`shares` (which process steps which slot); `make_vec`, the other constructors.
 
-The names below are loaded when they are first used. A name that is a module's too (`treadle.vector.make_vec`) is
-the module here and the function in `treadle`.
+The names below are loaded when they are first used. A name that is also a module's (`treadle.vector.make_vec`) is the
+module here and the function in `treadle`.
 """
 
 from treadle.lazy import homes, lazily

@@ -1,4 +1,4 @@
-"""What a vector asks of its environments besides stepping: methods, attributes and states, of all slots or of some."""
+"""Calls of a vector to its environments besides steps: methods, attributes and states, of all slots or of some."""
 
 from __future__ import annotations
 
@@ -125,14 +125,14 @@ class SlotCalls(gym.vector.VectorEnv):
 
     @one_at_a_time
     def set_states(self, states: Sequence[SlotState], slots: Sequence[int] | None = None) -> None:
-        """Put every slot into a state, or some slots.
+        """Put every slot, or some slots, into a state.
 
         Args:
-            states: one for each of them.
-            slots: which; None: all.
+            states: one for each slot.
+            slots: numbers of the slots; None: all.
 
-        Raises UsageError for a wrong number of states, and for ended episodes where there are none between two steps
-        (SAME_STEP); StateError for a state of another environment.
+        Raises UsageError for a wrong number of states, and in SAME_STEP mode for states of ended episodes; StateError
+        for a state of another environment.
         """
         chosen = list(range(self.num_envs)) if slots is None else chosen_slots(slots, self.num_envs)
         if len(states) != len(chosen):

@@ -1,9 +1,9 @@
-"""What the parts of a vector have in common: its engine, what was asked of it so far, and which call may follow which.
+"""The common parts of a vector: its engine, its counts, and the order of its calls.
 
-Calls come one at a time, are begun and waited for, and there is none after the end. Calls that overlap, from several
-threads, are refused: rows of different steps would be mixed in one batch. A thread's claim is one attribute. Testing
-and setting it lie side by side, with no call between them, so neither another thread nor a signal's handler comes in
-there; and a `finally` begins with giving it back, so Ctrl-C leaves no claim behind.
+Calls come one at a time: each is begun and waited for, and none follows the end. Calls that overlap, from several
+threads, are refused: rows of different steps would be mixed in one batch. A thread's claim is one attribute. The test
+and the assignment of it have no call between them, so neither another thread nor a signal's handler comes in there. A
+`finally` begins by releasing it, so Ctrl-C leaves no claim behind.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class ClosedVector(ClosedPool, ClosedEnvironmentError):
 
 
 class AlreadyPending(UsageError, AlreadyPendingCallError):
-    """A call was begun while another is still to be waited for (`name`: reset, step or call), or while one of another
-    thread is under way."""
+    """A call was begun while another is pending (`name`: reset, step or call), or while another thread's call is under way."""
 
     def __init__(self, message: str = "", name: str = "", **fields: Any) -> None:
         UsageError.__init__(self, message, name=name, **fields)
@@ -82,10 +81,10 @@ class WrongType(UsageError, TypeError):
 
 
 class Mender:
-    """Makes a batch of actions fit that the pool has refused, where what is wrong with it does not matter: what
-    Gymnasium's vectors let pass although it is not in the action space. It costs nothing where actions are right.
+    """Mends a batch of actions that the pool has refused, where Gymnasium's vectors accept it although it is not in the
+    action space. Right actions cost nothing more.
 
-    The action of a slot whose episode has ended is ignored in NEXT_STEP mode, so it may be anything.
+    In NEXT_STEP mode the action of a slot whose episode has ended is ignored, so it may be anything.
 
     Args:
         core: of the vector.
@@ -96,8 +95,7 @@ class Mender:
         self._skips = core.mode is AutoresetMode.NEXT_STEP  # then a slot ignores its action in the step after an end
 
     def given(self, take: Callable[[Any], T], actions: Any) -> T:
-        """What `take` makes of the actions, or of mended ones where it refuses them. Raises BadAction, and what `take`
-        raises."""
+        """Return `take` of the actions, or of mended ones where it refuses them. Raises BadAction, and as `take`."""
         try:
             return take(actions)
         except BadAction:
@@ -147,7 +145,7 @@ class Core:
     partly: bool = False
 
     def check_whole(self) -> None:
-        """Raises UsageError where there is no last batch of all slots, from which rollouts go on."""
+        """Raise UsageError without a last batch of all slots, from which rollouts go on."""
         if self.partly:
             raise UsageError("rollouts go on from the last batch of all slots: use another vector for partial batches")
 
@@ -181,12 +179,12 @@ class VectorStats:
 
 
 class Counts:
-    """What the calls of a vector have asked for.
+    """Counts of a vector's calls.
 
     Args:
         n: slots.
         measured: counts steps of all slots.
-        fixed: did the user choose how many workers?
+        fixed: True if the user chose the number of workers.
         chosen: see `VectorStats`.
 
     Attributes:
@@ -206,7 +204,7 @@ class Counts:
 
     @property
     def begun(self) -> bool:
-        """Has anything been asked for?"""
+        """Return True if a call was made."""
         return bool(self.calls or self.resets.any())
 
     def note_resets(self, slots: list[int] | None) -> None:
@@ -216,7 +214,7 @@ class Counts:
         self.resets[slice(None) if slots is None else slots] += 1
 
     def stats(self, pool: Pool, lockstep: Lockstep, next_step: bool) -> VectorStats:
-        """What has come of it. `next_step`: is a slot's step after an episode's end a reset?"""
+        """Return the statistics. `next_step`: True if a slot's step after an episode's end is a reset."""
         elapsed, episodes = monotonic() - self._since, lockstep.episodes
         steps = self.calls + np.array(self.singles) - lockstep.missed
         if next_step:
@@ -264,9 +262,11 @@ def one_at_a_time(method: Method) -> Method:
 
 
 class Turns(Claim):
-    """Attributes:
-    state: what is pending; IDLE when nothing is.
-    overdue: did a wait for it run out of time?
+    """The pending call of a vector.
+
+    Attributes:
+        state: the kind of the pending call; IDLE without one.
+        overdue: True if a wait for it ran out of time.
     """
 
     def __init__(self, pool: Pool, lockstep: Lockstep, name: str) -> None:
@@ -299,7 +299,7 @@ class Turns(Claim):
         return ClosedVector(f"Trying to operate on `{self._name}`, after a call to `close()`.")
 
     def wait(self, state: AsyncState, timeout: float | None) -> Any:
-        """What the pending call brings. Raises ClosedVector, NothingPending, WaitTimeout, and what the call raises."""
+        """Return the result of the pending call. Raises ClosedVector, NothingPending, WaitTimeout, and as the call."""
         self.check_open()
         name = state.value
         if self.state is not state:

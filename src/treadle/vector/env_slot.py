@@ -30,7 +30,7 @@ _BY_ITSELF: Any = object()  # in place of reset options: nobody gave any, the sl
 
 
 class Ask(StrEnum):
-    """Operations of the slot itself. The names are no identifiers, so no attribute of an environment is hidden."""
+    """Operations of the slot itself. The names are not identifiers, so they hide no attribute of an environment."""
 
     CALL = "treadle: call"
     SET_ATTR = "treadle: set attribute"

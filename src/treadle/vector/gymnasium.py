@@ -1,8 +1,8 @@
 """`VectorEnv`: many environments, stepped at once by a few workers, behind Gymnasium's vector interface.
 
-The pool does the work; this file speaks Gymnasium: spaces, seeds, options and masks on the way in, infos on the way
-out, and which call may follow which. `step` is one closure, bound once: with eight CartPoles a batch takes 25 us, and
-what this face adds to a batch without infos is a fraction of one.
+The pool does the work. This file is Gymnasium's interface: spaces, seeds, options and masks on the way in, infos on the
+way out, and the order of calls. `step` is one closure, bound once: with eight CartPoles a batch takes 25 us, of which
+this interface takes less than one where the batch has no infos.
 """
 
 from __future__ import annotations
@@ -51,27 +51,25 @@ class VectorEnv(SlotCalls):
     Args:
         envs: a sequence of callables that return an environment (or of ids, or EnvSpecs), or one of them and
             `num_envs`. They are built in their workers and nowhere else; callables travel by cloudpickle.
-        num_envs: how many, when `envs` is a single one.
-        workers: how many, the caller not counted; "auto": one a core, the caller's own share counted, for environments
-            that compute, one a slot for environments that wait (a socket, a simulator in its own process), and none
-            where they would slow the caller down: all slots are the caller's then. Which it is, is measured, see
-            `treadle.vector.shares`, and said through the `treadle` logger (INFO). Of threads always one a slot.
-        inline: how many slots (the first ones) the caller steps itself while its workers step theirs. "auto": an
-            equal share, where the workers are processes and leave it a core, and none when `step_timeout` or
-            `on_failure` is given or the environments wait. An environment that crashes or hangs there takes the caller
-            with it.
+        num_envs: number of environments, when `envs` is a single one.
+        workers: number of workers, without the caller. "auto": one a core, with the caller's own share, for
+            environments that compute; one a slot for environments that wait (a socket, a simulator in its own process).
+            None where workers would slow the caller down, which then steps all slots. Measurements decide, see
+            `treadle.vector.shares`; the `treadle` logger names them (INFO). Threads are always one a slot.
+        inline: number of slots (the first ones) that the caller steps while its workers step theirs. "auto": an equal
+            share, where the workers are processes and leave it a core. It is none with `step_timeout` or `on_failure`,
+            and where the environments wait. An environment that crashes or hangs there takes the caller with it.
         autoreset_mode: Gymnasium's AutoresetMode or its value. None: NEXT_STEP; SAME_STEP with infos="legacy".
         infos: "gymnasium" or "legacy"; see `treadle.vector.infos`. "legacy" goes with SAME_STEP only.
         observation_mode: "same", "different" or (batched space, single space), as in Gymnasium.
         env_kwargs, wrappers: for building every environment: keyword arguments, and wrappers to apply in order.
         step_timeout: seconds for one request of a worker, after which it counts as dead; None: no limit.
-        on_failure: what a worker's death (or a missed `step_timeout`) leads to; None: "raise". "restart": its slots'
-            episodes are cut and new ones begin in fresh environments. "drop": they are cut, and the slots are out of
-            use. Either way the row is truncated, not `valid`, and "aborted" is in the info of the cut episode;
-            "restarted" is in the info of a fresh environment's first observation, "dropped" in that of a dropped
-            slot. Other slots never notice.
+        on_failure: about a worker that dies or misses `step_timeout`; None: "raise". "restart": its slots' episodes are
+            cut and new ones begin in fresh environments. "drop": they are cut, and the slots are out of use. The row is
+            then truncated, not `valid`, and "aborted" is in the info of the cut episode. "restarted" is in the info of
+            a fresh environment's first observation, "dropped" in that of a dropped slot. Other slots are unaffected.
         worker_options: a `treadle.WorkerOptions`: how workers are run.
-        **unknown: none; the error names the nearest one that there is.
+        **unknown: refused; the error names the nearest keyword.
 
     Raises:
         SpacesDiffer (a RuntimeError and a TypeError too), StartupFailed, UsageError, ArenaError; nothing is left.
@@ -229,8 +227,8 @@ class VectorEnv(SlotCalls):
 
         Args:
             seed: slot i gets seed + i; or one for each slot.
-            options: a dict is given to every environment. A sequence has a dict or None for each, and what a slot got
-                this way also serves its autoresets, until it is reset with anything else. No dict is changed.
+            options: a dict goes to every environment. A sequence has a dict or None for each; a slot's autoresets use
+                it too, until the next reset with other options. No dict is changed.
 
         Returns:
             observations and infos.
@@ -278,10 +276,10 @@ class VectorEnv(SlotCalls):
 
     @one_at_a_time
     def rollout(self, policy: Act | None = None, *, steps: int) -> Rollout:
-        """Take `steps` steps from where the vector is, and keep everything. The first call resets it if nobody has.
+        """Take `steps` steps from the vector's present state, and keep them all. The first call resets a new vector.
 
-        Steps of `step` and rollouts may follow one another in any order. A rollout is the caller's to
-        keep: the next one is made elsewhere as long as anybody holds an array of it.
+        Steps of `step` and rollouts may follow one another in any order. The caller may keep a rollout: the next one
+        uses other memory while an array of it is referenced.
 
         In DISABLED mode slots whose episode has ended are reset before the next step, without seeds and options; the
         infos of these resets are not kept.
@@ -290,12 +288,11 @@ class VectorEnv(SlotCalls):
             policy: called with a batch of observations (as `step` returns it), returns a batch of actions. The arrays
                 it sees are the rollout's own: it must not write to them. None: random actions (of `action_space`,
                 whose seed decides).
-            steps: how many, T.
+            steps: number of steps, T.
 
         Raises:
-            What `step` raises, and what the policy raises: what was stepped so far is lost, and the vector goes on
-            from there. ArenaError: there is no memory for it. UsageError: `steps` is below 1, or this vector has been
-            used for partial batches.
+            As `step`, and as the policy: the steps so far are lost, and the vector goes on from there. ArenaError: its
+            memory cannot be had. UsageError: `steps` is below 1, or this vector has been used for partial batches.
         """
         self._turns.check_free("rollout")
         check_whole(none=False, steps=steps)
@@ -310,8 +307,8 @@ class VectorEnv(SlotCalls):
 
     @one_at_a_time
     def async_reset(self, *, seed: Any = None, options: Any = None, env_id: Any = None) -> None:
-        """Ask for a reset of every slot, or of those of `env_id` (int[m]; seeds and options as in `reset_at`); `recv`
-        hands the first observations out as they come."""
+        """Ask for a reset of every slot, or of the slots `env_id` (int[m]; seeds and options as in `reset_at`). `recv`
+        returns the first observations in order of arrival."""
         if env_id is None:
             orders = orders_of_all(self.num_envs, seed, options, self._lockstep.life.gone)
         else:
@@ -333,21 +330,21 @@ class VectorEnv(SlotCalls):
 
     @one_at_a_time
     def recv(self, *, min: int | None = None, max: int | None = None, timeout: float | None = None) -> Five:
-        """The slots that are ready first, in the order in which they became so.
+        """Return the rows of the slots that are ready first, in order of arrival.
 
         Args:
-            min: how many to wait for (None: `batch_size`); fewer come when fewer are out.
-            max: how many to hand out at most (None: `min`).
-            timeout: seconds for the whole call; None: for ever.
+            min: number of rows to wait for (None: `batch_size`); fewer come when fewer are out.
+            max: largest number of rows (None: `min`).
+            timeout: seconds for the whole call; None: no limit.
 
         Returns:
-            observations [m, ...], rewards float64[m], terminated and truncated bool[m], infos: columns of m rows, and
-            always "env_id" (int64[m]: which slots) and "valid" (bool[m]: False on rows that are no transition: resets,
-            and those that tell of a worker's death). With on_failure="restart" or "drop" these say so as `step`'s do
-            ("aborted", "restarted", "dropped"); that of a dropped slot is its last: `send` leaves it out from then on.
+            observations [m, ...], rewards float64[m], terminated and truncated bool[m], infos: columns of m rows. Infos
+            always have "env_id" (int64[m]: the slots) and "valid" (bool[m]: False on rows that are not transitions:
+            resets, and rows about a worker's death). With on_failure="restart" or "drop" the latter have the infos of
+            `step` ("aborted", "restarted", "dropped"). A dropped slot's row is its last: `send` leaves it out.
 
         Raises:
-            NothingPending, WaitTimeout (nothing is lost), and, once for each slot that failed, its error.
+            NothingPending, WaitTimeout (nothing is lost), and the error of each slot that failed, once.
         """
         partial = self._opened("recv")
         with self._core.measured:
@@ -358,7 +355,7 @@ class VectorEnv(SlotCalls):
 
     @property
     def batch_size(self) -> int:
-        """How many slots `recv` waits for unless told otherwise; half of all, at least one, until it is set."""
+        """Number of slots that `recv` waits for by default: half of all, at least one, until it is set."""
         return self._opened("batch_size").batch_size
 
     @batch_size.setter
@@ -388,7 +385,7 @@ class VectorEnv(SlotCalls):
         return self._lockstep.valid
 
     def stats(self) -> VectorStats:
-        """What it has done since it was made."""
+        """Return the statistics since the vector was made."""
         self._turns.check_open()
         return self._core.counts.stats(self._pool, self._lockstep, self.autoreset_mode is AutoresetMode.NEXT_STEP)
 
@@ -469,7 +466,7 @@ def _start(
 
 
 def _repro_of(slots: Sequence[partial[EnvSlot]], spaces: Any, slot: int) -> Repro:
-    """What the repro of a slot's failure says of its environment."""
+    """Return the repro of a slot's failure, with its environment."""
     recipe, on_end = slots[slot].args[:2]
     name = getattr(recipe.env, "__name__", recipe.env)
     repro = Repro({"face": "slot", "title": f"slot {slot} ({name})", "slot": slot, "autoreset": on_end.value})

@@ -1,8 +1,8 @@
 """Infos of a batch, from one dict a slot to the three forms that training scripts read.
 
 *gymnasium*: a dict of columns, each with a mask under "_" + its key (bool[n]: which slots have it). A column is an
-array [n] of the value's dtype for numbers, [n, *shape] for arrays, a dict of columns for dicts, else an object array;
-where a slot has none there is 0, or None in an object array. Where slots moved on within the step, `final_obs` (an
+array [n] of the value's dtype for numbers, [n, *shape] for arrays, a dict of columns for dicts, else an object array.
+A slot without the key has 0, or None in an object array. Where slots moved on within the step, `final_obs` (an
 object array) and `final_info` (columns) belong to the episode that ended.
 
 *legacy*: the same with the names of Gymnasium 0.29: `final_observation` and `final_info` are object arrays, of
@@ -10,13 +10,13 @@ observations and of whole dicts.
 
 *list*: a list of n dicts, slot by slot.
 
-What the vector itself tells stands under names of its own: those of the final observations and infos, and of a vector
-that goes on after a worker's death "aborted", "restarted" and "dropped". They come from the batch, never from an info:
-an environment's own value under a name that the vector may use is kept as "env_" + name.
+The vector's own infos have names of their own: those of the final observations and infos. A vector that goes on after a
+worker's death has "aborted", "restarted" and "dropped", too. They come from the batch, never from an info: an
+environment's own value under a name that the vector may use is kept as "env_" + name.
 
-Columns follow `gymnasium.vector.VectorEnv._add_info`, type by type. They part where that function fails or falsifies:
-values that a column's dtype cannot hold (a string among integers, 0.5 where the first was the integer 0, another
-shape) widen the column, to object where nothing else will do.
+Columns follow `gymnasium.vector.VectorEnv._add_info`, type by type, except where that function fails or changes values.
+Values that a column's dtype cannot hold (a string among integers, 0.5 where the first was the integer 0, another
+shape) widen the column, to object in the last resort.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class BatchForm:
         return observations, batch.rewards, batch.terminated, batch.truncated, infos
 
     def keep_partial(self, error: BaseException) -> None:
-        """What an error has of the other slots' results, in this form."""
+        """Convert the other slots' results that an error holds to this form."""
         partial = getattr(error, "partial", None)
         if isinstance(partial, Batch):
             error.partial = self.five(partial)  # type: ignore[attr-defined]  # it has one: a line above
@@ -162,18 +162,18 @@ def _words(news: News) -> dict[str, bool]:
 
 
 def _tell(n: int, out: dict[str, Any], news: Mapping[int, News]) -> None:
-    """Add columns of what the vector itself tells."""
+    """Add columns of the vector's own infos."""
     if news:
         out.update(columns(n, {slot: _words(each) for slot, each in sorted(news.items()) if each}))
 
 
 def _of_rows(news: Mapping[int, News]) -> dict[int, News]:
-    """What is told beside the row: where a fresh environment shows there, the end of the last one is not its news."""
+    """Return the news of each row. Where the row is a fresh environment's, the end of the last one is not its news."""
     return {slot: each & ~News.ABORTED if News.RESTARTED in each else each for slot, each in news.items()}
 
 
 def _of_finals(news: Mapping[int, News], finals: Finals) -> dict[int, News]:
-    """What is told of the episodes that have ended."""
+    """Return the news of the episodes that have ended."""
     return {slot: each & ~News.RESTARTED for slot, each in news.items() if slot in finals}
 
 
@@ -288,7 +288,7 @@ def _is_number(kind: type) -> bool:
 def rows_of_infos(infos: dict[str, Any], k: int) -> dict[int, dict[str, Any]]:
     """One dict for each row that has anything, from columns and masks; the inverse of `columns`.
 
-    A column without a mask has a value for every row, and what is no column of k values is told of every row.
+    A column without a mask has a value for every row. A value that is not a column of k values goes to every row.
     """
     rows: dict[int, dict[str, Any]] = {}
     for key, column in infos.items():

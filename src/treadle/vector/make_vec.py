@@ -1,5 +1,5 @@
-"""The doors to vectors besides `VectorEnv` itself: `make_vec`, a vector from an id, in one line; `register_all`, which
-does so for `gymnasium.make_vec`; and `AsyncVectorEnv`, Gymnasium's constructor, for scripts that change one import.
+"""The other constructors of vectors: `make_vec` takes an id; `register_all` makes `gymnasium.make_vec` use it; and
+`AsyncVectorEnv` has Gymnasium's arguments, for scripts that change one import.
 
 Gymnasium calls a vector entry point without the id that it belongs to, and wants one that JSON can hold: text such as
 "module:name". So this module has a name for each id: `treadle.vector.make_vec:CartPole-v1`. What an id had before is
@@ -31,14 +31,14 @@ KNOWN = (gs.Box, gs.Discrete, gs.MultiDiscrete, gs.MultiBinary, gs.Text, gs.Grap
 
 
 def make_vec(env: EnvLike, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
-    """A vector of `num_envs` environments.
+    """Make a vector of `num_envs` environments.
 
     Args:
-        env: a registered id ("CartPole-v1", "ALE/Pong-v5": the package is imported by itself; "module:Id"), an
+        env: a registered id ("CartPole-v1"; "ALE/Pong-v5", whose package is imported automatically; "module:Id"), an
             EnvSpec, or a callable that returns an environment.
-        num_envs: how many.
+        num_envs: number of environments.
         **kwargs: the options of `VectorEnv` by name (workers="auto", inline="auto", autoreset_mode=None,
-            infos="gymnasium", wrappers=(), step_timeout=None, worker_options=None, ...); everything else goes to the
+            infos="gymnasium", wrappers=(), step_timeout=None, worker_options=None, ...). Others go to the
             environment's constructor. For an argument of the constructor that has an option's name, use
             env_kwargs={...}. So does one with nearly such a name, unless `env` is a callable that names it.
 
@@ -97,19 +97,19 @@ class EntryPoint(str):
 
 
 def register_all(ids: Iterable[str] | None = None) -> list[str]:
-    """Let `gymnasium.make_vec` make our vectors of these ids, by their `vector_entry_point`.
+    """Let `gymnasium.make_vec` make Treadle's vectors of these ids, by their `vector_entry_point`.
 
-    It is there until `unregister_all`, or until somebody registers the id anew; to do it twice changes nothing. An id
-    that has a vectorised form of its own gets ours instead.
+    It holds until `unregister_all`, or until the id is registered anew. A second call changes nothing. An id that has a
+    vectorised form of its own gets Treadle's in its place.
 
     Args:
-        ids: which ("ALE/Pong-v5": the package is imported by itself); None: all that are registered now.
+        ids: environments ("ALE/Pong-v5", whose package is imported automatically); None: all that are registered.
 
     Returns:
-        The ids that have our entry point now.
+        The ids with Treadle's entry point.
 
     Raises:
-        UsageError: there is no such environment; nothing was changed.
+        UsageError: an id is unknown; nothing was changed.
     """
     if ids is None:
         specs = [spec for spec in gym.registry.values() if spec.entry_point is not None]
@@ -139,16 +139,16 @@ class AsyncVectorEnv(VectorEnv):
 
     Args:
         env_fns: callables that return an environment.
-        shared_memory: fixed-shape numbers travel through shared memory either way; True refuses spaces of your own
+        shared_memory: fixed-shape numbers always travel through shared memory; True refuses spaces of your own
             (ValueError), as Gymnasium does.
-        copy: with False, too, every batch is the caller's to keep.
+        copy: accepted; the caller may always keep a batch.
         context: a start method, "forkserver", "spawn" or "fork"; None: the default.
         daemon: accepted. Workers may always have children, and never outlive the caller.
-        worker: must be None: there is no pipe for a worker of your own to speak on.
+        worker: must be None: Treadle has no pipe for a worker function of your own.
         observation_mode, autoreset_mode: as in Gymnasium.
         max_concurrency: at most so many environments at work at once: the number of workers.
-        workers: how many, where `max_concurrency` is None; "auto": one a core for environments that compute, one a
-            slot for those that wait; see `VectorEnv`.
+        workers: number of workers, where `max_concurrency` is None. "auto": one a core for environments that compute,
+            one a slot for those that wait; see `VectorEnv`.
         worker_options, **options: see `VectorEnv`; the start method is the `context`.
 
     Raises:

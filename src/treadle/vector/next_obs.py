@@ -10,21 +10,21 @@ from gymnasium import spaces as gs
 
 
 def next_obs(observations: Any, infos: Any, space: gym.Space | None = None) -> Any:
-    """What each slot's action led to: `observations`, with the terminal ones where slots have already moved on.
+    """Return the observation after each slot's action: `observations`, with terminal ones where slots have moved on.
 
     In SAME_STEP mode the row of an ended episode shows the next episode's first observation; a value bootstrapped
-    from that would be wrong. In NEXT_STEP and DISABLED mode rows show the terminal observation anyway, and the same
-    object is returned. (In NEXT_STEP mode the step after an end is no transition: see `valid` of the vector.)
+    from that would be wrong. In NEXT_STEP and DISABLED mode rows show the terminal observation, and the same object is
+    returned. (In NEXT_STEP mode the step after an end is not a transition: see `valid` of the vector.)
 
     Args:
         observations: a batch, as a vector's `step` returns it: [n, ...] arrays in nested dicts and tuples; a leaf
             without a fixed shape is a tuple of n values.
         infos: of the same step, in any of the three forms (see `treadle.vector.infos`).
-        space: the single observation space. Needed only to tell a Tuple of k parts from a batch of k values without a
-            fixed shape (Sequence, Text, Graph) that are tuples themselves.
+        space: the single observation space. It is needed only where values without a fixed shape (Sequence, Text,
+            Graph) are tuples: it distinguishes a Tuple of k parts from a batch of k values.
 
     Returns:
-        The batch. Arrays that changed are copies; nothing that was passed in is written to.
+        The batch. Arrays that changed are copies; the arguments are not written to.
     """
     finals = finals_of(infos)
     return _replaced(observations, finals, space) if finals else observations
@@ -66,7 +66,7 @@ def _replaced(batch: Any, finals: dict[int, Any], space: gym.Space | None) -> An
 
 
 def _is_nest(batch: tuple[Any, ...], finals: dict[int, Any]) -> bool:
-    """Do the tuple's parts look like batches, and the final observations like tuples of as many parts?"""
+    """Return True if the tuple's parts look like batches, and final observations like tuples of as many parts."""
     return all(isinstance(part, np.ndarray | dict | tuple) for part in batch) and all(
         type(final) is tuple and len(final) == len(batch) for final in finals.values()
     )

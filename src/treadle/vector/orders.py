@@ -26,8 +26,10 @@ class Orders(NamedTuple):
 
 
 def orders_of_all(n: int, seed: Seeds, options: Options | None, gone: Collection[int] = ()) -> Orders:
-    """For all n slots, or those of options["reset_mask"] but for the `gone`: slots that were dropped end episodes in
-    their last row, as others do, and whoever resets what has ended goes on. The caller's options are not changed."""
+    """Return the orders for all n slots, or for those of options["reset_mask"], without the `gone`.
+
+    A dropped slot ends its episode in its last row, so code that resets ended slots goes on. The caller's options are
+    not changed."""
     seeds, slots = _seeds(seed, n), None
     if isinstance(options, dict) and "reset_mask" in options:
         mask = _mask(options["reset_mask"], n)

@@ -1,13 +1,13 @@
-"""Partial batches: send actions to some slots, receive whichever are ready first (EnvPool's protocol).
+"""Partial batches: send actions to some slots, receive the rows that are ready first (EnvPool's protocol).
 
 A slot is *free* (its last result was received), *out* (it has a request), *ready* (its result has arrived) or *stale*
 (it raised or was late: only a reset brings it back). `send` takes free slots, `recv` hands out ready ones in the order
 in which their workers finished them, so no slot starves: a worker answers in the order it was asked.
 
 A request is a joint request of its own, about slots of one worker. Where the pool goes on after a worker's death
-(on_failure "restart", "drop"), what was asked of its slots is not lost: it comes as a row that is cut, marked as in
-lockstep (`Recovery` keeps the books here, too), and a slot that was not asked when it died is told of by its next row.
-The row that tells of a dropped slot is its last: nothing is sent to it any more.
+(on_failure "restart", "drop"), a request to its slots is not lost: it comes as a row that is cut, marked as in lockstep
+(`Recovery` keeps the state here, too). A slot without a request at the death has the marks in its next row. A dropped
+slot's marked row is its last: nothing more is sent to it.
 
 Results lie in one block of the arena that is kept for this, a row per slot, and are copied out by `recv`: a slot's row
 cannot change before its next `send`. How many slots travel in one request is a compromise: alone, each is ready as
@@ -53,7 +53,7 @@ class PartialBatches:
     """The protocol over one pool; made at its first use.
 
     Attributes:
-        batch_size: how many slots `recv` waits for unless told otherwise.
+        batch_size: number of slots that `recv` waits for by default.
         recovery: the lockstep's; None: a death is the end.
     """
 
@@ -80,7 +80,7 @@ class PartialBatches:
 
     @property
     def open(self) -> bool:
-        """Is anything out, ready, or yet to be raised?"""
+        """Return True if a slot is out or ready, or an error is yet to be raised."""
         return bool(self._ready or self._errors or self._joints)
 
     def reset(
@@ -99,7 +99,7 @@ class PartialBatches:
         self._post(Op.RESET, orders)
 
     def send(self, actions: Any, slots: Sequence[int] | None = None) -> None:
-        """Ask for steps of free slots (None: all); those that were dropped, and told so, are left out.
+        """Ask for steps of free slots (None: all); slots whose drop was reported are left out.
 
         Raises UsageError or BadAction, and BrokenPool after a worker's death; then nothing was sent.
         """
@@ -121,12 +121,12 @@ class PartialBatches:
             counts[slot] += 1
 
     def recv(self, least: int | None = None, most: int | None = None, timeout: float | None = None) -> Five:
-        """Observation tree of [m, ...], rewards, terminated, truncated, infos; see `VectorEnv.recv`.
+        """Return an observation tree of [m, ...], rewards, terminated, truncated, infos; see `VectorEnv.recv`.
 
-        Waits until `least` slots are ready (None: `batch_size`), or all that are out when they are fewer, and hands
-        out at most `most` (None: `least`). Raises NothingPending, WaitTimeout
-        (with everything kept for the next `recv`), once for each slot that failed its error, and BrokenPool when all
-        that was left of a worker's death has been received.
+        Waits until `least` slots are ready (None: `batch_size`), or all that are out when they are fewer, and returns
+        at most `most` (None: `least`). Raises NothingPending, WaitTimeout (all rows are kept for the next `recv`), and
+        once the error of each slot that failed. It raises BrokenPool when all rows after a worker's death have been
+        received.
         """
         if least is not None or most is not None:
             check_whole(min=least, max=most)
@@ -217,7 +217,7 @@ class PartialBatches:
             self._end(joint)
 
     def _takes_long(self, worker: Worker) -> bool:
-        """Do this worker's steps take long, as far as it has shown?"""
+        """Return True if this worker's steps have taken long so far."""
         steps = self._steps.get(worker.index, 0)
         if not steps or worker.line is None:
             return False

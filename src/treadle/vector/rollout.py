@@ -1,14 +1,13 @@
-"""Rollouts: what a policy saw, did and got in the next T steps, as arrays [T, n, ...] that nobody had to stack.
+"""Rollouts: observations, actions and rewards of the next T steps, as arrays [T, n, ...] without stacking.
 
-Workers write their rows straight into the rollout's memory; the caller's part of a step is to ask the policy. For
-images that is the difference between storing them and not: a copy of a batch costs more than its whole way through
-shared memory.
+Workers write their rows directly into the rollout's memory; the caller's part of a step is to ask the policy. For
+images this avoids a copy of each batch, which costs more than the batch's whole way through shared memory.
 
 To the pool a rollout is a ring like that of the batches (`treadle.memory.ring`): a step is *aimed* at one of its
-blocks, and everything else goes its usual way. What is handed out is lent, like a batch: a ring is written again only
-when nobody holds an array of it any more, neither one over all its steps nor one of a single step that a policy has
-kept. So two take turns in a loop that lets go of each before it has the next but one, and a caller that keeps ten has
-ten. The memory of one that has become too small is given back.
+blocks. The arrays are lent, like a batch: a ring is written again only when no array of it is referenced, neither over
+all its steps nor of a single step that a policy has kept. So two rings take turns in a loop that drops each rollout
+before the next but one, and a caller that keeps ten rollouts has ten rings. A ring that has become too small is
+released.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ KEPT = ("infos", "terminal_observations")  # no trees of arrays
 
 @dataclass(frozen=True, repr=False)
 class Rollout:
-    """T steps of n slots, time first. Arrays are the holder's to keep; the memory is used again when they are gone.
+    """T steps of n slots, time first. The caller may keep the arrays; the memory is used again once they are released.
 
     Attributes:
-        observations: tree of [T, n, ...]: what the policy saw at step t (a leaf without a fixed shape is a list of T
-            tuples of n values).
-        actions: tree of [T, n, ...]: what it did, which is what the environments got: in the action space's dtypes, or
-            in a wider one where they cannot hold a number that the policy gave (float64 for a float32 Box). Where a
-            part of an action has no fixed shape, a list of the T batches as they were given.
+        observations: tree of [T, n, ...]: the policy's observations at step t. A leaf without a fixed shape is a list
+            of T tuples of n values.
+        actions: tree of [T, n, ...]: the actions as the environments got them, in the action space's dtypes. A dtype
+            that cannot hold the policy's number is wider (float64 for a float32 Box). Where a part of an action has no
+            fixed shape, a list of the T batches of the policy.
         rewards: float64[T, n].
         terminated, truncated: bool[T, n].
-        valid: bool[T, n]: False on rows that are no transition, as are resets in NEXT_STEP mode.
+        valid: bool[T, n]: False on rows that are not transitions, as resets in NEXT_STEP mode.
         episode_ids: int64[T, n]: number of the slot's episode that the row belongs to, from 0; it goes on from one
             rollout to the next. A row that is a reset belongs to the episode that it begins.
-        infos: T entries, each as `step` returns it; empty where there was nothing to tell.
-        bootstrap: tree of [n, ...]: what there is to be seen after the last step: `following[-1]`. Where that step has
-            ended an episode, bootstrap from `next_obs[-1]` if at all.
-        following: tree of [T, n, ...]: what the policy saw next; `observations`, one step on, in the same memory.
+        infos: T entries, each as `step` returns it; empty without infos.
+        bootstrap: tree of [n, ...]: the observation after the last step: `following[-1]`. Where that step has ended an
+            episode, bootstrap from `next_obs[-1]` if at all.
+        following: tree of [T, n, ...]: the next observations: `observations`, one step on, in the same memory.
         terminal_observations: (t, slot) -> the last observation of the episode that ended there, where the row of the
             next step shows something else (SAME_STEP mode, and DISABLED). In the other cases it is in `next_obs`.
     """
@@ -75,10 +74,9 @@ class Rollout:
 
     @cached_property
     def next_obs(self) -> Any:
-        """Tree of [T, n, ...]: what each action led to, in every autoreset mode.
+        """Tree of [T, n, ...]: the observation after each action, in every autoreset mode.
 
-        Where nothing has to be put in the place of what the policy saw next, it is `following`; else a copy, made when
-        it is first asked for.
+        Without terminal observations to put in it is `following`; else a copy, which the first use makes.
         """
         if not self.terminal_observations:
             return self.following
@@ -86,9 +84,9 @@ class Rollout:
         return trees.map(lambda leaf, *rows: _with_ends(leaf, places, rows), self.following, *ends)
 
     def torch(self) -> Any:
-        """The same with a torch tensor in the place of every array, over the array's memory, which it keeps alive.
+        """Return the rollout with a torch tensor in the place of every array, over the same memory, which it keeps.
 
-        What is no array (leaves without a fixed shape, infos) stays as it is. Raises MissingExtra without torch.
+        Leaves without a fixed shape and infos stay as they are. Raises MissingExtra without torch.
         """
         torch = library("a rollout's tensors need")  # a Rollout's fields say arrays, and hold tensors here
 
@@ -138,10 +136,10 @@ class RolloutMaker:
         self.memory.standing.aimed = block
 
     def _memory_for(self, steps: int) -> tuple[int, RolloutArrays, Any]:
-        """Memory for `steps` steps that nobody holds, made if there is none, and what is to be seen now in its row 0.
+        """Return free memory for `steps` steps, with the present observations in its row 0.
 
-        Returns the block of its first step, its arrays, and that row as a tree. Raises what `Lockstep.latest` raises,
-        ArenaError, and what a dead or late worker raises.
+        Returns the block of its first step, its arrays, and that row as a tree. Raises as `Lockstep.latest`,
+        ArenaError, and the error of a dead or late worker.
         """
         rings, standing, now = self.memory.rings, self.memory.standing, self.core.lockstep.latest()
         fitting = [each for each in rings.all if each is not standing and each.steps >= steps]
@@ -213,7 +211,7 @@ class Filling:
                 seen = self._noted(seen)
 
     def rollout(self) -> Rollout:
-        """What has come of it."""
+        """Return the rollout."""
         buffer, layout = self._buffer, self._lockstep.observations
         loose = self._loose_values
         whole = [[row[i] for row in loose] if each is None else each for i, each in enumerate(buffer.observations)]
@@ -235,8 +233,8 @@ class Filling:
     # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _keep_actions(self, t: int, last: list[np.ndarray | None], mailed: Mailed) -> None:
-        """What step t was given, in the rows of `last` or by message. Arrays of floats that cannot hold what was
-        given instead of their dtype are widened."""
+        """Keep the actions of step t, from the rows of `last` or from messages. Arrays of floats that cannot hold an
+        action of another dtype are widened."""
         for i, given in mailed.items():
             kept = self._actions[i]
             if kept is not None and kept.dtype.kind == "f":

@@ -1,28 +1,29 @@
-"""Who steps which slots: what "auto" stands for.
+"""The meaning of "auto": which process steps which slots.
 
-An environment that computes wants a core: as many workers as cores, the caller's own share counted. One that waits
-leaves its core idle, so each has a worker of its own, and none is the caller's, where its wait would stop everything.
+An environment that computes needs a core: "auto" makes as many workers as cores, with the caller's own share. An
+environment that waits leaves its core idle. So each has a worker of its own, and none is the caller's, where its wait
+would stop all others.
 
-Workers are worth having while they save more than they cost. A batch that is over before a sleeping worker has begun
-(50 to 100 us) is stepped in the caller alone. So are batches of a few milliseconds where a second core is not to be
-had, because another program runs there or because of a policy's own threads: in lockstep the slowest decides, and
-who shares a core is late by whole time slices. Longer batches gain all the same.
+Workers pay while they save more than they cost. A batch that ends before a sleeping worker begins (50 to 100 us) is
+stepped in the caller alone. So is a batch of a few milliseconds without a free second core, because of another program
+or a policy's own threads: in lockstep the slowest worker decides, and one that shares a core is late by whole time
+slices. Longer batches gain all the same.
 
-How an environment spends its steps, and what stands beside it, is measured before that is chosen.
+Three measurements come before the choice.
 
-Does it wait or compute? It shows in its first steps: the wall time that went by while its process neither ran nor
-stood in line for a core. What the environment's own children compute counts as waiting, since it goes on beside
-everything else; standing in line does not, so a busy machine does not make an environment look patient, nor slow.
+Waiting or computing: the wall time of the first steps in which the process neither ran nor waited for a core. The work
+of the environment's own children counts as waiting, since it goes on beside all else. Time in line for a core does not
+count, so a busy machine makes an environment look neither patient nor slow.
 
-Is a second core to be had? The caller computes for a moment while the worker steps, and the kernel says how long each
-of them stood in line. (The load average would tell of the last minute, which is often one's own imports, and a look at
-who is running right now of a moment too short.)
+A free second core: the caller computes for a moment while the worker steps, and the kernel says how long each of them
+stood in line. (The load average covers the last minute, often the program's own imports. The list of running processes
+covers too short a moment.)
 
-How long does it take to wake a worker? It is asked a few times after it has gone to sleep, and says when it began.
+The time to wake a worker: it is asked a few times after it has gone to sleep, and says when it began.
 
 The steps are those of an environment built for this, in a worker that is thrown away. The vector's own environments
-are never touched: a step of theirs would move their random streams, and one that has been stepped cannot move to
-another process. The price is one environment's start.
+are never touched: a step would move their random streams, and a stepped environment cannot move to another process.
+The price is one environment's start.
 """
 
 from __future__ import annotations
@@ -94,16 +95,16 @@ class Measured:
 
     @property
     def waits(self) -> bool:
-        """Does it wait rather than compute, and long enough for a worker of its own to pay?"""
+        """Return True if it waits rather than computes, and long enough for a worker of its own to pay."""
         return self.share >= WAITING_SHARE and self.share * self.step >= WAITING_SECONDS
 
     def crowd_matters(self, n: int) -> bool:
-        """Would n slots be stepped elsewhere if the caller and a worker had to stand in line?"""
+        """Return True if time in line of the caller and a worker would change who steps n slots."""
         return not self.waits and self.wake < n * self.step < CROWDED_SECONDS
 
 
 class Why(Enum):
-    """What decides how many cores are worth using."""
+    """The reason for the number of cores that are worth using."""
 
     COMPUTE = auto()  # all of them
     WAIT = auto()  # the environments leave theirs idle
@@ -160,18 +161,17 @@ def choose_shares(
     waits: bool = False,
     using: int | None = None,
 ) -> tuple[int | None, int]:
-    """(workers, inline) for a pool of n slots; the first `inline` slots are the caller's. Pure.
+    """Return (workers, inline) for a pool of n slots; the first `inline` slots are the caller's. Pure.
 
-    "auto" slots in the caller: an equal share, where the workers are processes and leave it a core. All of them where
-    `workers` is "auto" as well and one core is all that is to be used: then there are no processes. None when `guarded`
-    (a deadline or a policy for failures is given, which the caller's own slots cannot have), or when the environments
-    wait.
-    "auto" workers: one a core, the caller's share counted; where the environments wait one a slot, of processes up to
+    "auto" slots in the caller: an equal share, where the workers are processes and leave it a core. All slots, without
+    processes, where `workers` is "auto" as well and one core is to be used. No slot when `guarded` (a deadline or a
+    policy for failures is given, which the caller's own slots cannot have), or when the environments wait.
+    "auto" workers: one a core, with the caller's share; where the environments wait one a slot, of processes up to
     MOST_WORKERS.
 
-    `using`: of the cores, how many are worth using for slots in the caller and beside it (`worth_using`); None: all.
+    `using`: number of cores that are worth using for slots in the caller and beside it (`worth_using`); None: all.
 
-    Raises UsageError for anything that is neither "auto" nor a number in range.
+    Raises UsageError for a value that is neither "auto" nor a number in range.
     """
     if isinstance(workers, str) and workers != "auto":
         raise UsageError(f"workers must be a positive integer, None or 'auto', got {workers!r}")
@@ -268,7 +268,7 @@ def _asked(pool: Pool, name: str) -> Event:
 
 
 def _said(event: Event) -> Any:
-    """What a call returned; None where it raised or the worker died."""
+    """Return the result of a call; None where it raised or the worker died."""
     if isinstance(event, Done) and event.reply.extras is not None:
         return event.reply.extras.infos.get(0)
     return None
@@ -287,8 +287,8 @@ def _time_to_wake(pool: Pool) -> float:
 
 
 def _time_in_line(pool: Pool) -> float:
-    """The part of the time that the caller and a worker stand in line while both compute: the least of some looks, as
-    a stranger who goes at once is none."""
+    """Return the share of the time that the caller and a worker stand in line while both compute: the least of some
+    looks, as another program that ends at once does not count."""
     least = 1.0
     for again in range(LOOKS):
         if again:
@@ -371,11 +371,10 @@ def _measured(elapsed: float, ran: float, steps: int) -> Measured:
 
 
 def policy_threads() -> int:
-    """How many threads a policy in the caller computes with, as far as one can see: torch's, on processors; where that
-    has not been imported, as many as the environment variables of such libraries say.
+    """Return the number of threads that a policy in the caller computes with: torch's, on processors. Before torch is
+    imported it is the number in the environment variables of such libraries.
 
-    1 where there is a graphics processor for it, and where its threads (OpenMP's) are told to sleep when they have
-    nothing to do.
+    1 with a graphics processor, and where a variable lets idle threads (OpenMP's) sleep.
     """
     torch = sys.modules.get("torch")
     threads = getattr(torch, "get_num_threads", None)  # it may be half imported

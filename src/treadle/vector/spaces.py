@@ -41,15 +41,15 @@ def check_mode(mode: Any) -> None:
 
 
 def vector_spaces(slots: Sequence[Description], mode: ObservationMode) -> VectorSpaces:
-    """The batched spaces.
+    """Return the batched spaces.
 
     Args:
         slots: one description a slot.
-        mode: "same": all observation spaces are equal; "different": bounds may differ, and the batched space has each
-            slot's own; (batched space, single space): as given, the slots' must have its shapes and dtypes.
+        mode: "same": all observation spaces are equal. "different": bounds may differ, and the batched space has each
+            slot's own. (batched space, single space): used as given; the slots' spaces must have its shapes and dtypes.
 
     Raises:
-        SpacesDiffer: they do not go together; the message names the first slot that is different.
+        SpacesDiffer: the spaces do not fit; the message names the first slot that differs.
     """
     first = slots[0]
     assert first.observation_space is not None
@@ -88,7 +88,7 @@ def vector_spaces(slots: Sequence[Description], mode: ObservationMode) -> Vector
 
 
 def _alike(space: gym.Space | None, other: gym.Space) -> bool:
-    """The same nesting, and leaves of the same kinds, dtypes and shapes?"""
+    """Return True for the same nesting, and leaves of the same kinds, dtypes and shapes."""
     if space is None:
         return False
     ours, theirs = (

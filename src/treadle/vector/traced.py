@@ -1,4 +1,4 @@
-"""A trace of a vector at work: its workers are told to record, and timed functions stand in for the caller's."""
+"""A trace of a vector at work: its workers record events, and timed functions replace the caller's."""
 
 from __future__ import annotations
 
