@@ -30,6 +30,7 @@ def test_two_policies_meet_the_same_episodes() -> None:
     done = treadle(*play)
     assert (done.returncode, done.stderr) == (0, "")
     assert "better in 9, equal in 0, worse in 0 of 9 episodes" in done.stdout
+    assert "unsure" not in done.stdout, "a verdict that says nothing is left out"
     quiet = treadle(*play, "--quiet").stdout
     assert len(quiet.splitlines()) == 3, "no table"
     assert done.stdout.endswith(quiet)

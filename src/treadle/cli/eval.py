@@ -103,7 +103,7 @@ def _asked(result: Evaluation, quiet: bool) -> None:
     """How its policy was asked in the caller, and why it was not faster."""
     if said := asked(result.inference):
         print(f"{result.policy} was {said}")
-    if result.verdict and not quiet:
+    if result.verdict and not (quiet or result.verdict.startswith("unsure")):
         print(result.verdict)
 
 
