@@ -1,11 +1,11 @@
-"""What runs in an actor: a pool, and what passes requests on to its workers and tells what they say.
+"""The contents of an actor: a pool, and the relay of requests and answers between the caller and the pool's workers.
 
-The pool starts, watches, kills and starts anew its workers by itself; the actor lives on. Each worker stands for one of
-the caller's. What is asked of one is posted, and what any of them has said is told by `advance`, which goes on until
-there is enough for a message. The caller keeps a few such calls under way, and so never more comes than it has asked
-for. All else (`ASIDE`) is answered while `advance` works.
+The pool starts, watches, kills and restarts its workers by itself; the actor lives on. Each worker stands for one of
+the caller's. Requests are posted. `advance` returns the workers' answers, once they are enough for a message. The
+caller keeps a few such calls under way, so it never gets more messages than it has asked for. All other calls (`ASIDE`)
+are answered while `advance` works.
 
-All nodes must have the same software: Python, Treadle, and what the workers' programs import.
+All nodes must have the same software: Python, Treadle, and the packages that the workers' programs import.
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ MISSING = "missing"
 
 
 def software(modules: Iterable[str]) -> dict[str, str]:
-    """Of Python, Treadle and the packages of these modules: the version, or of what has none the checksum of its file.
+    """Return the versions of Python, Treadle and the packages of these modules, or a file's checksum without a version.
 
-    What is of the standard library, and the caller's own script, are left out: the one comes with Python, the other
-    travels.
+    The standard library and the caller's own script are left out: the one comes with Python, the other travels.
     """
     found = {
         "Python": ".".join(platform.python_version_tuple()[:2]),
@@ -62,7 +61,7 @@ def software(modules: Iterable[str]) -> dict[str, str]:
 
 
 def differences(wanted: Mapping[str, str], *, here: str) -> list[str]:
-    """What of it this process does not have the same of, one text each. `here`: the node's address."""
+    """Return the differences of this process's software, one text each. `here`: the node's address."""
     own = software(name for name in wanted if name not in ("Python", "treadle"))
     return [
         f"{name} is {own.get(name, MISSING)} on {here} and {value} in the caller"
@@ -72,7 +71,7 @@ def differences(wanted: Mapping[str, str], *, here: str) -> list[str]:
 
 
 def _checksum(module: str) -> str:
-    """Of a module's file. What cannot be found was made by the program itself, or is missing."""
+    """Return the checksum of a module's file. A module without a file was made by the program, or is missing."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -95,12 +94,12 @@ INSIDE = "inside"
 
 
 def worth_sending(lasted: float, whole: bool) -> tuple[int, float]:
-    """(bytes, seconds): what a message has at least, unless there is no more or it was waited for so long, on a node
-    that has been at work for `lasted` seconds.
+    """Return (bytes, seconds): the least size of a message, unless no more follows, and the longest wait for it, on a
+    node that has been at work for `lasted` seconds.
 
-    A call takes more than a millisecond of several processes, whatever it brings. What comes late comes by a share of
-    the time that it took: a small one where somebody waits for a batch, of which the node does not know how much is
-    missing, and a larger one in a `whole` run, at whose end nothing waits.
+    A call takes more than a millisecond of several processes, whatever its size. The wait is a share of the time at
+    work: a small one where the caller waits for a batch, whose missing part the node does not know. It is larger in a
+    `whole` run, at whose end nothing waits.
     """
     seconds = min(MORE_SECONDS, lasted * (RUN_SHARE if whole else BATCH_SHARE))
     return (MORE_BYTES, seconds) if seconds > ENOUGH_SECONDS else (ENOUGH_BYTES, ENOUGH_SECONDS)
@@ -125,7 +124,7 @@ class Site:
 
 @dataclass(frozen=True)
 class World:
-    """What an actor needs to know of the caller's process.
+    """The caller's process, as far as an actor needs it.
 
     Attributes:
         cwd, path: its folder and import path; used as far as they are there.
@@ -143,11 +142,13 @@ class World:
 
 
 class Host:
-    """Args:
-    world, site: see there.
-    options: of its pool, pickled.
-    slots: of the caller's pool, one for each of its workers.
-    programs: for each worker a pickled list of its one factory, as an array of bytes.
+    """The object in an actor.
+
+    Args:
+        world, site: see `World` and `Site`.
+        options: of its pool, pickled.
+        slots: of the caller's pool, one for each of its workers.
+        programs: for each worker a pickled list of its one factory, as an array of bytes.
     """
 
     def __init__(self, world: World, site: Site, options: bytes, slots: tuple[int, ...], *programs: Any) -> None:
@@ -181,8 +182,8 @@ class Host:
         return Hello(worker.pid or os.getpid(), (self._pool.descriptions[worker.slots[0]],))
 
     def advance(self, values: int) -> Any:
-        """What its workers have said, as soon as it is worth a message: pairs of which one and what, as a batch that is
-        cut into so many values."""
+        """Return the workers' answers once they are worth a message: pairs of worker and answer, as a batch that is cut
+        into so many values."""
         writer, since, due = Writer(), monotonic(), False
         while True:
             enough, patience = worth_sending(monotonic() - self._since, self._whole)
@@ -261,12 +262,12 @@ class Host:
             self._said.append((event.worker.index, self._hello(event.worker), True))
 
     def _ended(self, at: int, report: ExitReport) -> None:
-        """What it was asked and has not answered is lost, also what is posted before the caller knows."""
+        """Note a worker's end. Its requests without an answer are lost, also those posted before the caller knows."""
         self._deaths[at] += 1
         self._said.append((at, report, True))
 
     def close(self) -> str:
-        """Close the slots; what they raise is told here. Returns what there is to say of it then."""
+        """Close the slots, and return the text of their errors."""
         if self._pool is not None:
             self._pool.close()
         return "its slots are closed"
@@ -304,7 +305,7 @@ class Host:
         return [worker.looks() for worker in self._workers] or [0] * len(self._slots)
 
     def end(self) -> None:
-        """Nothing more is to be told: `close` comes next."""
+        """End the messages: `close` comes next."""
         self._closing = True
         if self._pool is not None:
             for worker in self._workers:
@@ -314,7 +315,7 @@ class Host:
 
 
 def _arrived(factory: Callable[[], Any], site: Site) -> Any:
-    """A program, which is told where it is if it asks for that."""
+    """Make a program; one that takes a site gets it."""
     program = factory()
     arrive = getattr(program, "arrive", None)
     if arrive is not None:

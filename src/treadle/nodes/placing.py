@@ -54,9 +54,9 @@ class Placement(Cluster):
     """How actors are spread.
 
     Attributes:
-        gpu: is each to be given a GPU, where its node has one?
-        shared: do several of the caller's workers share an actor? Then they are dealt to as many actors as there are
-            nodes, at most `nodes`, and where one is lost its actor goes to any of the others.
+        gpu: True: each gets a GPU, where its node has one.
+        shared: True: several of the caller's workers share an actor. They are dealt to an actor on each node, at most
+            `nodes`; the actor of a lost node goes to any other node.
     """
 
     gpu: bool = False

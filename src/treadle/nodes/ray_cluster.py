@@ -22,8 +22,8 @@ ASIDE = "aside"  # the concurrency group of what an actor is asked while it work
 class RayCluster:
     """A connection to Ray, shared by all pools of this process.
 
-    What the program has connected by itself (`ray.init`) is used, and left as it is. Else the first pool connects and
-    the last one disconnects: then a cluster of its own ends with it.
+    A connection of the program's own (`ray.init`) is used, and stays. Without one the first pool connects and the last
+    pool disconnects, which ends a cluster of its own.
     """
 
     _lock = threading.Lock()
@@ -40,7 +40,7 @@ class RayCluster:
                 RayCluster._users += 1
 
     def close(self) -> None:
-        """Disconnect, if it was us who connected, and nobody else of ours is."""
+        """Disconnect a connection of our own, once no other pool uses it."""
         with RayCluster._lock:
             if self._ours:
                 self._ours = False
@@ -51,7 +51,7 @@ class RayCluster:
 
     @property
     def exclusive(self) -> bool:
-        """Is the cluster one of our own on this machine, used by a single pool? Then nobody else has CPUs of it."""
+        """Return True if the cluster is our own on this machine and a single pool uses it, so that all CPUs are its."""
         connection = RayCluster._connection if self._ours else None
         return connection is not None and connection.address is None and RayCluster._users == 1
 
@@ -90,12 +90,12 @@ class RayCluster:
     def call(
         self, actor: Any, method: str, *args: Any, then: Callable[[Any, BaseException | None], None], values: int = 1
     ) -> None:
-        """Call a method; `then` is called by a thread of Ray's, with what it returned or raised. Arguments that are
-        references are what they refer to by the time that they arrive.
+        """Call a method; a thread of Ray's calls `then` with its result or exception. Ray resolves arguments that are
+        references.
 
         Args:
-            values: how many it returns. More than one: when the last one is there, `then` is called with references to
-                the others, which are small and have come before it, and the last one.
+            values: number of values that it returns. With several, `then` is called once the last one has arrived, with
+                references to the others, which are small and arrived before, and the last one.
         """
         asked = getattr(actor, method)
         *before, last = asked.options(num_returns=values).remote(*args) if values > 1 else [asked.remote(*args)]
@@ -107,7 +107,7 @@ class RayCluster:
         last.future().add_done_callback(ended)
 
     def get(self, references: list[Any]) -> list[Any]:
-        """What they refer to."""
+        """Return the values of references."""
         return self._ray.get(references) if references else []  # type: ignore[no-any-return]
 
     def put(self, value: Any) -> Any:
@@ -138,8 +138,8 @@ class RayCluster:
         return (errors or said or [type(error).__name__])[-1]
 
     def never_began(self, error: BaseException) -> bool:
-        """Has an actor ended before anything of it ran, because its node was lost or had no room after all? What has
-        raised there, or the process alone that died, is no fault of the node's."""
+        """Return True if an actor ended before it ran, because its node was lost or had no room. An exception there, or
+        the death of the process alone, is not the node's fault."""
         alone = ("creation task", "worker process has died")
         is_actors = isinstance(error, self._ray.exceptions.RayActorError)
         return is_actors and not any(each in str(error) for each in alone)
@@ -155,8 +155,8 @@ def _unbound(method: Any) -> Any:
 
 
 class _Connection:
-    """Ray connected, from a thread that lasts as long as the connection: the kernel ends a cluster of our own with the
-    thread that has started it, and Ctrl-C does not come in the middle of it. Raises UsageError."""
+    """A connection to Ray, from a thread that lasts as long: the kernel ends a cluster of our own with the thread that
+    has started it, and Ctrl-C does not interrupt the connecting. Raises UsageError."""
 
     def __init__(self, ray: Any, address: str | None) -> None:
         self._ray, self.address = ray, address

@@ -1,10 +1,10 @@
-"""What travels between a caller and its nodes: messages, and all their bytes in one contiguous buffer.
+"""Messages between a caller and its nodes, with all their bytes in one contiguous buffer.
 
-A pickle of protocol 5 leaves the bytes of arrays out; here they are put behind it, so that Ray moves a single buffer
-whatever it holds, and whoever takes it copies once: what Ray hands out is read-only and lies in its object store for as
-long as anything refers to it. Where an answer may have several values the buffer is cut into pieces that Ray sends with
-the answer itself: what is larger goes through the object stores of both nodes, which takes 9 ms of processor time
-instead of 2.4 for half a megabyte (Ray 2.60, two nodes on one machine).
+A pickle of protocol 5 leaves the bytes of arrays out. Here they follow it, so that Ray moves a single buffer, and the
+receiver copies once: Ray's buffer is read-only and lies in its object store while it is referenced. Where an answer may
+have several values the buffer is cut into pieces that Ray sends with the answer itself. Larger values go through the
+object stores of both nodes, which takes 9 ms of processor time in place of 2.4 for half a megabyte (Ray 2.60, two nodes
+on one machine).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Message(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Messages, and one buffer for all. `more`: is there more to come of what was asked for? `number`: of what its
-    sender has told so far, as a small one overtakes a large one on its way."""
+    """Messages, and one buffer for all. `more`: True if more answers follow. `number`: the batch's place among its
+    sender's, as a small batch overtakes a large one on its way."""
 
     messages: tuple[Message, ...]
     body: np.ndarray
@@ -78,7 +78,7 @@ class Writer:
         self._messages.append(Message(len(head), tuple(raw.nbytes for raw in raws)))
 
     def add_said(self, at: int, what: Said) -> None:
-        """What a worker has said. What cannot be pickled becomes its slot's failure."""
+        """Add a worker's answer. One that cannot be pickled becomes its slot's failure."""
         try:
             self.add((at, what))
         except Exception:  # noqa: BLE001 - pickling runs foreign code

@@ -1,14 +1,14 @@
 """The backend "ray": a worker whose slot runs on a node of a cluster, in the pool of an actor.
 
-Workers are dealt to actors in groups, and an actor's pool has one for each of its group. What the pool says of it
-becomes of this one: an answer, its end, and that another process has taken its place. What a lost request means, and
-when it is enough, is decided here as for every other backend (`treadle.pool.calls`); when an actor is lost, with its
-node or alone, all of its group have died, and go to another one together.
+Workers are dealt to actors in groups, and an actor's pool has one for each of its group. The events of that worker
+become events of this one: an answer, its end, and its replacement by another process. The caller decides about lost
+requests and restarts as for every other backend (`treadle.pool.calls`). When an actor is lost, with its node or alone,
+all of its group have died, and go to another one together.
 
-Starting one never waits for a node. Where none has room yet, as after the death of the one that it was on, the worker
-says what another one's slots have said, and is `placed` as soon as a node is there: whoever has work to give asks for
-that; of one that is to share an actor with others nobody asks, and what it was given waits with it. An actor's death is
-known from the calls that it has not answered; the error names its node.
+The start of a worker never waits for a node. Where none has room yet, as after the death of its node, the worker
+repeats another worker's description of its slots, and is `placed` once a node is there. A courier asks for `placed`
+before it gives orders; of a worker that shares an actor it does not ask, and the orders wait. The calls that an actor
+has not answered show its death; the error names its node.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ KILL_SECONDS = 5.0  # that an actor has to kill a worker, before it is killed it
 
 
 class NodeCommon(Common):
-    """What the workers of a pool share: the connection, and the actors that they are in.
+    """The common objects of a pool's workers: the connection, and their actors.
 
     Attributes:
-        hello: the latest good one that any of them has said.
-        groups: worker -> all that are in an actor with it.
+        hello: the latest good one of any worker.
+        groups: worker -> all workers in its actor.
         actors: group -> its latest actor.
-        ring: wakes who waits for any of them.
-        lost: node -> when it seemed to be gone, though Ray may not know it yet.
+        ring: wakes a thread that waits for any of them.
+        lost: node -> the moment when it seemed to be gone, though Ray may not know it yet.
     """
 
     def __init__(self, options: PoolOptions) -> None:
@@ -143,7 +143,7 @@ class NodeCommon(Common):
 
     @property
     def why_slow(self) -> str:
-        """What may keep a node from beginning."""
+        """Return what may keep a node from beginning."""
         return STARTING if self.cluster.exclusive else TAKEN
 
     def _room(self) -> Machine | None:
@@ -168,20 +168,20 @@ class NodeCommon(Common):
 
 
 def values_for(size: int) -> int:
-    """How many values an answer is cut into that is of such a size, or up to twice as large; one if it is too large."""
+    """Return the number of values of an answer of such a size, or up to twice as large; 1 if it is too large to cut."""
     return 1 if size > VALUES * PIECE else max(1, min(VALUES, 2 * size // PIECE))
 
 
 class Actor:
-    """One actor, from its start to its end. What it answers is put into `_inbox` by threads of Ray's.
+    """One actor, from its start to its end. Threads of Ray's put its answers into `_inbox`.
 
     Attributes:
-        said: by each of its workers, in order, as far as it was not taken.
+        said: answers of each of its workers, in order, that are not taken yet.
         deaths: of each of them.
         posted: requests to each of them.
-        gone: why there is no more of it; "" while there is.
-        began: False: it has ended before anything of it ran.
-        looks: of its workers' streams, as far as it was asked.
+        gone: why it has ended; "" while it lives.
+        began: False: it ended before it ran.
+        looks: of its workers' streams, as far as they were requested.
     """
 
     def __init__(self, common: NodeCommon, machine: Machine, handle: Any, workers: int) -> None:
@@ -278,12 +278,12 @@ class NodeWorker(Worker):
 
     @property
     def placed(self) -> bool:  # type: ignore[override]
-        """Is it ready, in an actor that is there?"""
+        """Return True if it is ready, in a live actor."""
         return self._actor is not None and self._hello is not None and not self._actor.gone
 
     @property
     def about(self) -> Any:  # type: ignore[override]
-        """What its slot has said of itself, on its own node."""
+        """Return the slot's description of itself, on its own node."""
         return self._hello.descriptions[0]
 
     def start(self) -> None:
@@ -311,7 +311,7 @@ class NodeWorker(Worker):
             self.stop(self._stopped)
 
     def _next(self, kind: type, more: bool = True) -> Any:
-        """What it has said next, if it is of this kind; it stays there."""
+        """Return its next answer, if it is of this kind, and leave it there."""
         if self._actor is not None:
             self._actor.listen(more)
         if self._said and isinstance(self._said[0], Hello):

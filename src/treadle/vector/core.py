@@ -47,7 +47,7 @@ class ClosedVector(ClosedPool, ClosedEnvironmentError):
 
 
 class AlreadyPending(UsageError, AlreadyPendingCallError):
-    """A call was begun while another is pending (`name`: reset, step or call), or while another thread's call is under way."""
+    """A call was begun while another is pending (`name`: reset, step or call), or another thread's is under way."""
 
     def __init__(self, message: str = "", name: str = "", **fields: Any) -> None:
         UsageError.__init__(self, message, name=name, **fields)
