@@ -292,8 +292,8 @@ class Calls:
         return heard
 
     def _look_again(self, hear: Callable[[Event], None]) -> bool:
-        """End the calls that are still open though no worker owes anything: an interrupt fell between an answer and its
-        note, or cut the caller's own share short. Returns True if there were any."""
+        """End calls still open though no worker owes anything. Returns True if there were any. An interrupt fell
+        between an answer and its note, or cut the caller's own share short."""
         found = list(self._open.values())
         for call in found:
             why = Raised.of(KeyboardInterrupt("an interrupt in the caller cut it short"), call.op.name.lower())
@@ -399,8 +399,8 @@ class Calls:
             self.memory.rows.rings.of(block).pins.discard(block)
 
     def _overran(self, worker: Worker, owed: Owed, elapsed: float, limit: float) -> None:
-        """Count an overrun, and warn of the first, where a deadline can only be measured: in the caller, or in a
-        thread that cannot be given up."""
+        """Count an overrun, and warn of the first, where a deadline is only measured: in the caller, or in a thread
+        that cannot be given up."""
         if worker.overran != owed.request.id:
             worker.overran = owed.request.id
             self.overruns += 1

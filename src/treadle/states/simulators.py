@@ -8,8 +8,8 @@ back. Without sticky actions it is left out.
 before, which cannot be read anywhere. So the emulator's calls of `act` are recorded. Every act draws twice from the
 generator, a Mersenne Twister that the state shows as text, once for each player. From the generator's state at the last
 known moment and the actions since, the effective action follows exactly. It matters only where the next draw repeats (a
-share of p of the states); then the state names it. To put such a state back, the emulator first goes to a moment whose
-next draw does not repeat, and plays a frame with that action.
+share of p of the states); then the state names it. Putting such a state back begins at a moment whose next draw does
+not repeat. From there the emulator plays a frame with that action, and then takes the state.
 
 The screen is drawn from the next frame on: `render` right after putting a state back shows the screen before it.
 
