@@ -72,8 +72,7 @@ def merge_shards(
 
     Raises:
         Damaged: episodes of a shard differ from the written ones; they are named. Nothing is left in `out`.
-        UsageError: a shard is missing, named twice, of another run, not finished or damaged: the message names it. Or
-            `out` is not empty. OSError.
+        UsageError: a shard is missing, named twice, of another run, unfinished or damaged; or `out` is not empty.
     """
     start = perf_counter()
     if isinstance(shards, str) or not isinstance(shards, Iterable):

@@ -291,21 +291,24 @@ class PoolSampler(Sampler):
         self._sampling: CallerSampling | Gathering
         if asking is not None:
             self._sampling = self._asked_here(asking, pool_options)
-            self._spent = Spent(self._sampling.pool)
-            return
+        else:
+            drawn = root if own_seed is None else None
+            self._sampling = self._gathering(drawn, self._grows(agents, envs), pool_options)
+        self._spent = Spent(self._sampling.pool)
+
+    def _gathering(self, drawn: int | None, grows: bool, pool_options: dict[str, Any]) -> Gathering:
+        """Return the sampling of agents in workers. `drawn`: the seed, if the user gave none."""
         registrations = None if self.backend == "serial" else own_registrations()
-        drawn = root if own_seed is None else None
         recipes = [
-            SlotRecipe(worker_factory, agent, self._own_copy(env), drawn, registrations)
+            SlotRecipe(self._factory, agent, self._own_copy(env), drawn, registrations)
             for agent, env in zip(self._agents, self._envs, strict=True)
         ]
-        if self._grows(agents, envs):
+        if grows:
             pool_options["later"] = max(0, MOST_WORKERS - len(recipes))
-            more = copy.copy(worker_factory)
+            more = copy.copy(self._factory)
             more.n_workers = MOST_WORKERS
             recipes += [replace(recipes[0], factory=more)] * pool_options["later"]
-        self._sampling = Gathering(recipes, self._prepared, **pool_options)
-        self._spent = Spent(self._sampling.pool)
+        return Gathering(recipes, self._prepared, **pool_options)
 
     def _grows(self, agents: Any, envs: Any) -> bool:
         """Return True if workers may be added: without n_workers, by index, with one agent and env for all workers."""
