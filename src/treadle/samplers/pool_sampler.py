@@ -240,10 +240,8 @@ class PoolSampler(Sampler):
         **unknown: Any,
     ) -> None:
         check_names(type(self), unknown)
-        how = {
-            "step_timeout": step_timeout,
-            "on_failure": self.default_on_failure if on_failure is None else on_failure,
-        }
+        on_failure = self.default_on_failure if on_failure is None else on_failure
+        how = {"step_timeout": step_timeout, "on_failure": on_failure}
         pool_options = {"max_restarts": 3, **chosen(worker_options, backend="the class of a sampler says it"), **how}
         agents, envs, worker_factory = _positions(args, agents, envs, worker_factory)
         if worker_factory is None:
