@@ -37,6 +37,31 @@ class Remembers(Model):
         self.asked.clear()
 
 
+class Recurrent:
+    """Returns a state beside its actions, as recurrent models of sb3-contrib do."""
+
+    def predict(
+        self, observation: np.ndarray, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        return np.zeros(len(observation), np.int64), (observation,)
+
+
+class KeepsItself(Recurrent):
+    """Keeps its state by itself."""
+
+    def reset(self) -> None:
+        """Nothing of it is left."""
+
+
+@pytest.mark.parametrize("inference", ["worker", "caller"])
+def test_a_state_that_predict_returns_is_not_lost_silently(inference: Any) -> None:
+    how: Any = {"worker_options": SERIAL, "inference": inference}
+    with pytest.raises(treadle.CollectionFailed, match=r"Recurrent\.predict returns a state, .*initial_state"):
+        evaluate("CartPole-v1", Recurrent(), 2, **how)
+    if inference == "worker":
+        assert len(evaluate("CartPole-v1", KeepsItself(), 2, workers=1, num_envs=1).scores) == 2
+
+
 def test_a_model_is_asked_for_the_best_action_in_batches_of_eight() -> None:
     model = Model()
     found = evaluate("CartPole-v1", model, 20, worker_options=SERIAL)

@@ -177,12 +177,8 @@ class Scored:
         remarks = [{"text": each.text, "episodes": list(each.episodes)} for each in result.remarks]
         if remarks != summary.remarks:
             write_summary(folder / SUMMARY, replace(summary, remarks=remarks))
-        return replace(
-            result,
-            inference=summary.inference,
-            verdict=summary.verdict,
-            remarks=_with(result.remarks, summary.warnings),
-        )
+        said = *result.remarks, *map(ScoreRemark, summary.warnings)
+        return replace(result, inference=summary.inference, verdict=summary.verdict, remarks=said)
 
     def _task_of(self, index: int) -> str:
         return self.tasks[index // self.episodes] if self.tasks else ""
@@ -214,7 +210,7 @@ class Scored:
             raise Interrupted(self._result(notes, failures.left_out.values())) from None
         result = self._result(notes, failures.left_out.values())
         assert result is not None
-        return replace(result, inference=asked, verdict=why, remarks=_with(result.remarks, said))
+        return replace(result, inference=asked, verdict=why, remarks=(*result.remarks, *map(ScoreRemark, said)))
 
     def _result(
         self,
@@ -237,11 +233,6 @@ class Scored:
         drawn = not self.run.deterministic and policy != "random"
         remarks = remarks_of(played, lost, verified, drawn)
         return replace(evaluation_of(policy, scores, seed), tasks=parts, left_out=tuple(lost), remarks=remarks)
-
-
-def _with(remarks: tuple[ScoreRemark, ...], said: Iterable[str]) -> tuple[ScoreRemark, ...]:
-    """Remarks on the episodes, and what the run itself has said."""
-    return *remarks, *map(ScoreRemark, said)
 
 
 class _SoFar:

@@ -26,7 +26,7 @@ import numpy as np
 from treadle import trees
 from treadle.coroutines import Settled
 from treadle.errors import BadAction, UsageError
-from treadle.program.policies import _parameters, asker_of
+from treadle.program.policies import _parameters, asker_of, predicted
 from treadle.program.saved import drawn_actions
 from treadle.seeding import GlobalState
 
@@ -242,8 +242,7 @@ def _caller(
     drawn = not deterministic and not stateful
     if drawn and callable(getattr(getattr(policy, "policy", None), "get_distribution", None)):
         return partial(_drawn, policy, told), True  # of Stable-Baselines3
-    asker = asker_of(policy, deterministic)
-    if asker is not None and not stateful:
+    if not stateful and (asker := asker_of(policy, deterministic)) is not None:
         return lambda batch, rngs, state: asker.ask(batch, rngs), asker.draws
     if not callable(policy):
         raise UsageError(
@@ -251,14 +250,12 @@ def _caller(
             f"{type(policy).__name__}"
         )
     draws = "rng" in (_parameters(policy if inspect.isroutine(policy) else policy.__call__) or [])
-    if draws:
-        return lambda batch, rngs, state: policy(batch, state, rng=rngs), True
-    return lambda batch, rngs, state: policy(batch, state), False
+    return lambda batch, rngs, state: policy(batch, state, **({"rng": rngs} if draws else {})), draws
 
 
 def _drawn(policy: Any, told: list[str], batch: Any, rngs: list[Any], state: Any) -> Any:
     found = drawn_actions(policy, batch, rngs, told)
-    return policy.predict(batch, deterministic=False)[0] if found is None else found
+    return predicted(policy, batch, False) if found is None else found
 
 
 def _as_numpy(tree: Any) -> Any:

@@ -196,7 +196,7 @@ def asker_of(policy: Any, deterministic: bool = False) -> Asker | None:
                 "predict is asked as Stable-Baselines3's is: predict(observations, deterministic=False), which returns "
                 f"(actions, states); {type(policy).__name__}'s takes no `deterministic`"
             )
-        return Asker(lambda batch, rng: policy.predict(batch, deterministic=deterministic)[0])
+        return Asker(lambda batch, rng: predicted(policy, batch, deterministic))
     if callable(getattr(policy, "get_actions", None)):
         return Asker(lambda batch, rng: policy.get_actions(batch), pairs=True)
     if not callable(policy):
@@ -204,6 +204,19 @@ def asker_of(policy: Any, deterministic: bool = False) -> Asker | None:
     if "rng" in (_parameters(policy if inspect.isroutine(policy) else policy.__call__) or []):
         return Asker(lambda batch, rng: policy(batch, rng=rng), draws=True)
     return Asker(lambda batch, rng: policy(batch))
+
+
+def predicted(policy: Any, batch: Any, deterministic: bool) -> Any:
+    """Return the actions of a policy's `predict`. Raises UsageError for a state beside them, which would be lost; a
+    policy with `reset` keeps its own."""
+    answer = policy.predict(batch, deterministic=deterministic)
+    given = isinstance(answer, tuple) and any(each is not None for each in answer[1:])
+    if given and not callable(getattr(policy, "reset", None)):
+        raise UsageError(
+            f"{type(policy).__name__}.predict returns a state, as recurrent models do, which would be lost: give an "
+            "object with initial_state(k) and policy(observations, state) -> (actions, state)"
+        )
+    return answer[0]
 
 
 def casts(actions: Any, layout: Layout) -> str:

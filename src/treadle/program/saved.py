@@ -96,10 +96,7 @@ def algorithm_of(path: str) -> tuple[str, str]:
     except (zipfile.BadZipFile, KeyError, ValueError, AttributeError, TypeError) as error:
         raise UsageError(f"{path} is not a model that Stable-Baselines3 has saved ({error})") from error
     if policy.startswith(RECURRENT):
-        raise UsageError(
-            f"{path} is a recurrent model, which is asked with its own state: give a class with predict and reset "
-            "that keeps it (--policy file.py:Class)"
-        )
+        raise UsageError(f"{path} is recurrent: give a class whose reset clears its state (--policy file.py:Class)")
     for module, found in BY_POLICY.items():
         if policy.startswith(module):
             return found
