@@ -240,3 +240,17 @@ def test_a_step_and_the_reset_of_a_fresh_worker_in_one_send() -> None:
             seen.update(zip(infos["env_id"].tolist(), observed.tolist()))
         assert [seen[slot][1:3] for slot in (0, 1)] == [[0, 0], [0, 1]]  # episode and step
         assert seen[0][0] not in (-1, 50)  # a fresh environment, seeded anew
+
+
+def test_a_vector_of_which_no_part_was_asked_still_makes_rollouts() -> None:
+    with closing(treadle.make_vec("CartPole-v1", 2, workers=1)) as vector:
+        vector.reset(seed=0)
+        with pytest.raises(NothingPending):
+            vector.recv(min=1)
+        with pytest.raises(ValueError, match="in need of a reset"):
+            vector.send([1], [0])
+        assert vector.rollout(steps=3).rewards.shape == (3, 2)
+        vector.async_reset(seed=0)
+        vector.recv(min=2)
+        with pytest.raises(ValueError, match="use another vector for partial batches"):
+            vector.rollout(steps=3)

@@ -422,7 +422,6 @@ class VectorEnv(SlotCalls):
             self._partial = PartialBatches(self._core, max(1, self.num_envs // 2))
             if self._pool.calls.again == AGAIN:  # and not the call of a face that is made of this vector
                 self._pool.calls.again = AGAIN_IN_PARTS
-            self._core.partly = True
             self._core.measured.go_on_alone()
         return self._partial
 

@@ -59,7 +59,7 @@ class PartialBatches:
 
     def __init__(self, core: Core, batch_size: int) -> None:
         pool, lockstep = core.pool, core.lockstep
-        memory, self._counts = lockstep.memory, core.counts
+        memory, self._core, self._counts = lockstep.memory, core, core.counts
         self._pool, self._calls, self._lockstep = pool, pool.calls, lockstep
         self.batch_size, self.recovery = batch_size, lockstep.recovery
         self._rows = SlotRows(memory, pool.by_slot, remember=self.recovery is not None)
@@ -89,6 +89,7 @@ class PartialBatches:
         """Ask for resets. Raises UsageError when a slot is out or ready, BrokenPool after a worker's death."""
         self._begin()
         self._check(slots, "reset", {FREE, STALE})
+        self._core.partly = True
         self._counts.resets[slots] += 1
         orders = {slot: (seeds[i], options[i]) for i, slot in enumerate(slots)}
         if self.recovery is not None:
