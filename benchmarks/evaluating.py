@@ -131,8 +131,11 @@ def tables(folder: Path, rows: list[str], rounds: int, pairs: int) -> str:
         found = keeping(folder / "CartPole.zip", pairs)
         quarter = len(found) // 4
         low, high = found[quarter], found[-1 - quarter]
-        lines += ["", f"Kept in a directory, the evaluation of CartPole takes {median(found):+.1f} % processor time"]
-        lines[-1] += f" (median of {pairs} interleaved pairs, the middle half from {low:+.1f} to {high:+.1f} %)."
+        lines += [
+            "",
+            f"Kept in a directory, the evaluation of CartPole takes {median(found):+.1f} % processor time, the",
+        ]
+        lines += [f"median of {pairs} interleaved pairs. Their middle half is from {low:+.1f} to {high:+.1f} %."]
     about = machine()
     known = ", ".join(f"{each} {about['versions'].get(each, '?')}" for each in ("torch", "stable-baselines3"))
     place = f"{about['cpu']}, {about['cores']} cores, Python {about['versions']['python']}, {known}"
