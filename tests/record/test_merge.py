@@ -136,7 +136,7 @@ def test_infos_come_back(tmp_path):
 
 def test_no_infos_means_an_empty_group(tmp_path):
     env, episodes = real("nest")
-    write(tmp_path, env, episodes, infos=False)
+    write(tmp_path, env, episodes, stored="no infos")
     join(tmp_path, "nest", env)
     assert load(tmp_path)[0].infos == {}
 

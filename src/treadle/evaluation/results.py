@@ -54,7 +54,7 @@ class Results:
         watch: Callable[[EpisodeNote], None],
     ) -> None:
         self._folder, self._policy, self._task_of, self._watch = folder, policy, task_of, watch
-        self._writer = partial(PartWriter, infos=False, scores=True, success_keys=success_keys, send=send)
+        self._writer = partial(PartWriter, stored="scores", success_keys=success_keys, send=send)
         self.output = self.data = folder / STEPS
         self.notes: dict[int, EpisodeNote] = {}
         self.left_out: dict[int, Skipped] = {}

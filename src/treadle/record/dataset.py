@@ -109,7 +109,8 @@ def store(
     with RunDirectory(out) as place:
         name = place.name_of(name, default) if how.get("resume") in (True, RETRY) else name or default
         sends = made.cluster is not None and not made.cluster.shared_out
-        writer = partial(PartWriter, infos=made.infos, send=sends, keep=made.rule)
+        stored = "all" if made.infos else "no infos"
+        writer = partial(PartWriter, stored=stored, send=sends, keep=made.rule)
         product = _Dataset(folder, name, policy_name(made.policy), writer, how.pop("log", None))
         return make(made, product, place, Making(command, verify=verify, shard=part, **how), about=about)
 

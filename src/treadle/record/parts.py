@@ -54,8 +54,8 @@ class PartWriter:
         worker: number of the worker, which names its file.
         observation_space: the environment's.
         action_space: the environment's.
-        infos: whether infos and policy infos are stored.
-        scores: of an evaluation: observations are not stored, but in the digest, and the note has `about_of`.
+        stored: "all"; "no infos": without infos and policy infos; "scores": of an evaluation, without observations too,
+            which are in the digest alone, and with `about_of` in the note.
         success_keys: of infos, whose values say whether an episode was a success.
         send: True: episodes are returned (`Sent`) for another process to write them; False: they are written here.
         keep: the rule of the episodes that are kept; of others there is the note alone. None: all are kept.
@@ -71,8 +71,7 @@ class PartWriter:
         observation_space: gym.Space,
         action_space: gym.Space,
         *,
-        infos: bool = True,
-        scores: bool = False,
+        stored: str = "all",
         success_keys: tuple[str, ...] = SUCCESS_KEYS,
         send: bool = False,
         keep: Keep | None = None,
@@ -80,9 +79,9 @@ class PartWriter:
         spaces = {"observations": observation_space, "actions": action_space}
         for name, space in spaces.items():
             check_storable(space, name)
-        stored = {"actions": action_space} if scores else spaces
-        self._foreign = [(name, *path) for name, space in stored.items() for path in foreign_texts(space)]
-        self._infos, self._scores, self._success_keys = infos, scores, success_keys
+        self._infos, self._scores, self._success_keys = stored == "all", stored == "scores", success_keys
+        kept = {"actions": action_space} if self._scores else spaces
+        self._foreign = [(name, *path) for name, space in kept.items() for path in foreign_texts(space)]
         self._digest, self._keep = digester(), keep
         self._journal = None if send else Journal(directory, worker)
 
