@@ -239,7 +239,9 @@ def test_a_step_that_failed_names_the_reset_of_the_face() -> None:
 
 def test_an_argument_that_nobody_takes_is_refused_by_the_face() -> None:
     for face in (ours.ParallelEnv, ours.make_vec):
-        with pytest.raises(treadle.UsageError, match=f"neither {face.__name__} nor the environment takes step_timout="):
+        with pytest.raises(
+            treadle.UsageError, match=rf"^{face.__name__}\(\) .* 'step_timout'; did you mean step_timeout="
+        ):
             face(require("mpe2.simple_spread_v3").parallel_env, step_timout=2)
 
 

@@ -67,7 +67,7 @@ class Recorder:
 
     def watch(self, line: Any) -> None:
         """Note a worker's waits, answers and requests. A request lasts as long as the worker counts itself busy."""
-        note, clock, words, inner_next = self.note, perf_counter_ns, line.words, line.next
+        note, clock, words, inner_next, events = self.note, perf_counter_ns, line.words, line.next, self._events
         names = {int(op): op.name.lower() for op in Op}
         op, began, busy = Op.TRACE, 0, 0
 
@@ -75,7 +75,8 @@ class Recorder:
             nonlocal op, began, busy
             start, spent = clock(), words[BUSY_NS]
             if began and op != Op.TRACE:
-                note((WORKER, names[op], began, began + spent - busy))
+                # it holds its last part, which may end some nanoseconds after the worker's busy time
+                note((WORKER, names[op], began, max(began + spent - busy, events[-1][3])))
             found = inner_next()
             op, busy = found[1], spent
             note((WORKER, "wait", start, clock()))
