@@ -75,8 +75,9 @@ class Recorder:
             nonlocal op, began, busy
             start, spent = clock(), words[BUSY_NS]
             if began and op != Op.TRACE:
-                # it holds its last part, which may end some nanoseconds after the worker's busy time
-                note((WORKER, names[op], began, max(began + spent - busy, events[-1][3])))
+                end, (_, _, last, until) = began + spent - busy, events[-1]
+                # `began` is read some time after the busy time begins, so the end may lie within the answer
+                note((WORKER, names[op], began, last if last < end < until else end))
             found = inner_next()
             op, busy = found[1], spent
             note((WORKER, "wait", start, clock()))
