@@ -126,18 +126,17 @@ def policy(observations: np.ndarray) -> np.ndarray:
     return (observations[:, 2] > 0).astype(np.int64)
 
 
-def recording(name: str, wanted: int, shared: bool = False) -> Face:
+def recording(name: str, wanted: int) -> Face:
     with tempfile.TemporaryDirectory(prefix="bench-wire-") as out, counted() as wire:
         made = dataset(
             WORKLOADS[name].make,
             out,
             episodes=wanted,
             seed=SEED,
-            cluster=treadle.Cluster(nodes=NODES, shared_out=shared),
+            cluster=treadle.Cluster(nodes=NODES),
         )
     assert made.summary is not None
-    where = "`shared_out`" if shared else "`collect_dataset`"
-    return Face(f"{where}, {name}", wire, made.summary.steps, made.summary.episodes)
+    return Face(f"`collect_dataset`, {name}", wire, made.summary.steps, made.summary.episodes)
 
 
 def sampling(wanted: int) -> Face:
@@ -247,7 +246,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             more(collecting, scaled(50_000)),
             more(partial(recording, "cartpole"), scaled(30_000)),
             more(partial(recording, "pong"), scaled(10)),
-            more(partial(recording, "pong", shared=True), scaled(10)),
             more(evaluating, scaled(25_000)),
             more(sampling, scaled(200_000)),
             more(planning, scaled(300)),

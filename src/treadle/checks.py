@@ -92,6 +92,20 @@ def as_bytes(given: str) -> int:
     return int(size)
 
 
+def ends_of(recycle_after: Any) -> tuple[int | None, int | None]:
+    """Return the episodes, and the bytes of private memory, after which a worker is replaced; None: no such end.
+
+    recycle_after: a whole number of episodes, a text with a size, a tuple of both, or None. Raises UsageError.
+    """
+    given = recycle_after if isinstance(recycle_after, tuple) else (recycle_after,)
+    sizes = [as_bytes(each) for each in given if isinstance(each, str)]
+    counts = [each for each in given if not isinstance(each, str)]
+    if len(sizes) > 1 or len(counts) > 1:
+        raise UsageError(f"recycle_after takes one number of episodes and one size, got {recycle_after!r}")
+    check_whole(recycle_after=counts[0] if counts else None)
+    return counts[0] if counts else None, sizes[0] if sizes else None
+
+
 def parameters_of(function: Any) -> list[inspect.Parameter] | None:
     """Return the parameters of a function or a class; None if its signature cannot be read."""
     try:

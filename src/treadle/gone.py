@@ -8,8 +8,8 @@ _PLANNERS = "copy it from examples/planning"
 _SNAPSHOTS = "get_states and set_states of a VectorEnv, and planning's states, pickle"
 _STATES = "batches take states and return them, docs/planning.md"
 _BATCHES = "treadle.Inference(batch_size=, max_wait=) says in Python when a batch is asked"
-_RECYCLES = "treadle.WorkerOptions(recycle_after=500) counts episodes, recycle_after='2GB' is a size"
-_CLUSTER = "the environment variable RAY_ADDRESS says where the cluster is, or ray.init connects first"
+_RECYCLES = "treadle.WorkerOptions(recycle_after=500) counts episodes, recycle_after='2GB' is a size, (500, '2GB') both"
+_CLUSTER = "the environment variable RAY_ADDRESS says where the cluster is, in Python Cluster(address=...)"
 # as users write it: "keyword=", "Class(keyword=)", "--option", "treadle command", "name" -> its replacement
 GONE: dict[str, str] = {
     "--address": _CLUSTER,
@@ -25,7 +25,7 @@ GONE: dict[str, str] = {
     "--ray-address": _CLUSTER,
     "--reset-options": "treadle.collect_dataset(reset_options=) takes them in Python",
     "--wrap": "ENV may be a function that returns a wrapped environment, file.py:make_env",
-    "Cluster(address=)": _CLUSTER,
+    "Cluster(shared_out=)": "with treadle collect --shard i/n each machine writes by itself",
     "FreedHandle": _STATES,
     "MCTS": _PLANNERS,
     "OwnedVectors": "a vectorised environment is stepped as it is, with no vector around it",
@@ -78,7 +78,7 @@ _OF_WORKERS = (
 # field of an object -> (the keyword argument that takes the object, the object's class)
 FIELDS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("batch_size", "max_wait", "pad_to", "n_action_steps"), ("inference", "Inference")),
-    **dict.fromkeys(("nodes", "cpus_per_node", "shared_out"), ("cluster", "Cluster")),
+    **dict.fromkeys(("nodes", "cpus_per_node", "address"), ("cluster", "Cluster")),
     **dict.fromkeys(_OF_WORKERS.split(), ("worker_options", "WorkerOptions")),
 }
 # arguments that stand beside those objects, and are not fields of them

@@ -214,21 +214,19 @@ def test_policies_over_nodes() -> None:
         treadle.collect("CartPole-v1", Weights(), episodes=1, inference="node")
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_dataset_from_nodes_one_of_which_is_lost(ray_cluster: Any, tmp_path: Path, shared: bool) -> None:
-    """`shared`: the nodes write by themselves; else their bytes are written here."""
+def test_a_dataset_from_nodes_one_of_which_is_lost(ray_cluster: Any, tmp_path: Path) -> None:
     run: dict[str, Any] = {"episodes": 400, "seed": 2}
     near = treadle.collect_dataset("CartPole-v1", out=tmp_path / "near", workers=1, **run)
     seen = []
 
     def watch(now: Any) -> None:
-        if now.episodes > 20 and not seen and not shared:
+        if now.episodes > 20 and not seen:
             seen.append(now.episodes)
             lose_a_node(ray_cluster)
             ray_cluster.add_node(num_cpus=1)
 
     far = treadle.collect_dataset(
-        "CartPole-v1", out=tmp_path / "far", cluster=treadle.Cluster(nodes=3, shared_out=shared), progress=watch, **run
+        "CartPole-v1", out=tmp_path / "far", cluster=treadle.Cluster(nodes=3), progress=watch, **run
     )
     assert far.summary is not None
     assert near.summary is not None
@@ -421,9 +419,10 @@ def test_what_is_for_one_machine_is_refused() -> None:
         treadle.plan.make(
             "CartPole-v1", 2, cluster=treadle.Cluster(nodes=1), worker_options=treadle.WorkerOptions(backend="thread")
         )
-    worn = treadle.WorkerOptions(recycle_after="2GB")
-    with pytest.raises(UsageError, match="recycle_after a size is for workers of this machine"):
-        treadle.plan.make("CartPole-v1", 2, cluster=treadle.Cluster(nodes=1), worker_options=worn)
+    for after in ("2GB", (500, "2GB")):
+        worn = treadle.WorkerOptions(recycle_after=after)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="recycle_after a size is for workers of this machine"):
+            treadle.plan.make("CartPole-v1", 2, cluster=treadle.Cluster(nodes=1), worker_options=worn)
 
 
 def test_an_actor_that_dies_alone_is_replaced_on_the_same_node(caplog: pytest.LogCaptureFixture) -> None:
@@ -478,6 +477,16 @@ def test_a_loop_that_is_left_leaves_nothing() -> None:
     for episode in treadle.collect("CartPole-v1", cluster=treadle.Cluster(nodes=2)):
         if episode.index == 5:
             break
+
+
+def test_an_address_is_that_of_the_cluster_that_the_program_is_connected_to(ray_cluster: Any) -> None:
+    host, _, port = ray_cluster.address.rpartition(":")
+    for same in ("auto", ray_cluster.address):
+        cluster = treadle.Cluster(nodes=1, address=same)
+        assert len(list(treadle.collect("CartPole-v1", episodes=2, cluster=cluster))) == 2
+    for other in (f"{host}:{int(port) + 1}", "local", "10.255.255.1:6379", "no such host:6379"):
+        with pytest.raises(UsageError, match=f"connected to Ray at {ray_cluster.address}, and address is '{other}'"):
+            list(treadle.collect("CartPole-v1", episodes=2, cluster=treadle.Cluster(nodes=1, address=other)))
 
 
 def test_what_answers_and_is_not_ray_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,9 @@ def test_sizes(given: Any, size: int) -> None:
     assert as_bytes(given) == size
 
 
-@pytest.mark.parametrize("given", [0, -1, True, "", "0", "two", "2 XB", 1.5, (1, 2), [None, 1], float("nan")])
+@pytest.mark.parametrize(
+    "given", [0, -1, True, "", "0", "two", "2 XB", 1.5, (1, 2), ("2GB", "1GB"), (0, "2GB"), [None, 1], float("nan")]
+)
 def test_what_is_no_size_is_refused(given: Any) -> None:
     with pytest.raises(UsageError, match="recycle_after"):
         PoolOptions(recycle_after=given)
@@ -89,9 +91,10 @@ class Forward:
         return np.ones(len(observations), np.int64)
 
 
-def test_each_process_plays_no_more_than_it_may() -> None:
+@pytest.mark.parametrize("after", [2, (2, "20GB")])
+def test_each_process_plays_no_more_than_it_may(after: Any) -> None:
     pids: dict[int, int] = {}
-    for episode in collect(TellsPid, episodes=12, workers=2, worker_options=WorkerOptions(recycle_after=2)):
+    for episode in collect(TellsPid, episodes=12, workers=2, worker_options=WorkerOptions(recycle_after=after)):
         assert episode.infos is not None
         pid = episode.infos[-1]["pid"]
         pids[pid] = pids.get(pid, 0) + 1
@@ -99,14 +102,15 @@ def test_each_process_plays_no_more_than_it_may() -> None:
     assert max(pids.values()) <= 2
 
 
-def test_collecting_replaces_what_leaks(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("after", [ROOM, (1000, ROOM)])
+def test_collecting_replaces_what_leaks(after: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "treadle"):
         found = list(
             collect(
                 Leaks,
                 episodes=60,
                 workers=1,
-                worker_options=WorkerOptions(recycle_after=ROOM),
+                worker_options=WorkerOptions(recycle_after=after),
                 env_kwargs={"megabytes": 16},
             )
         )

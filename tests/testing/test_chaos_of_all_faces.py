@@ -23,7 +23,6 @@ def test_books_are_balanced(name: str, caplog: pytest.LogCaptureFixture, request
     with caplog.at_level(logging.ERROR, "treadle"):
         ledger = chaos.brave(name, SECONDS)
     assert ledger.balanced, ledger
-    assert ledger.deaths > SECONDS / 4, "too little chaos to say anything"
     assert (ledger.cut > ledger.deaths / 4) == (name.startswith(("step", "roll", "part", "tasks"))), ledger
 
 

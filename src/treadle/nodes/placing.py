@@ -26,15 +26,14 @@ class Machine(NamedTuple):
 class Cluster:
     """Nodes of a Ray cluster that workers are on (`docs/scaling.md`).
 
-    The cluster is the one that the program has connected to by `ray.init`, else that of the environment variable
-    `RAY_ADDRESS`. Without either it is one of its own on this machine, which ends with the run.
-
     Attributes:
         nodes: how many. Each has a whole pool of workers, so there is one on a node, unless `cpus_per_node` says that
             several fit on one.
         cpus_per_node: that each is given, and as many worker processes (where nothing else is said) in its pool; None:
             all that the node has.
-        shared_out: is the directory of a dataset one that all nodes see? Then each writes there what it has made.
+        address: of the cluster, as `ray.init` takes it ("auto", "10.0.0.1:6379"). None: the cluster that the program
+            has connected to by `ray.init`, else that of the environment variable `RAY_ADDRESS`. Without either, the
+            run has a cluster of its own on this machine, which ends with it.
 
     Raises:
         UsageError: one of them makes no sense.
@@ -42,7 +41,7 @@ class Cluster:
 
     nodes: int = 1
     cpus_per_node: int | None = None
-    shared_out: bool = False
+    address: str | None = None
 
     def __post_init__(self) -> None:
         check_whole(none=False, nodes=self.nodes)
@@ -67,7 +66,7 @@ class Placement(Cluster):
         """That of a cluster. Raises UsageError for what is none."""
         if not isinstance(cluster, Cluster):
             raise UsageError(f"cluster is a treadle.Cluster such as Cluster(nodes=2), or None, got {cluster!r}")
-        return cls(cluster.nodes, cluster.cpus_per_node, **more)
+        return cls(cluster.nodes, cluster.cpus_per_node, cluster.address, **more)
 
 
 def seat(machines: Sequence[Machine], taken: Mapping[str, int], placement: Placement) -> Machine | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -30,13 +31,15 @@ class RayCluster:
     _users = 0  # of a connection that is ours
     _connection: _Connection | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, address: str | None) -> None:
         ray = self._ray = _ray()
         with RayCluster._lock:
+            if ray.is_initialized() and address is not None:
+                _check_same(address, ray.get_runtime_context().gcs_address)
             self._ours = RayCluster._users > 0 or not ray.is_initialized()
             if self._ours:
                 if RayCluster._users == 0:
-                    RayCluster._connection = _Connection(ray, os.environ.get("RAY_ADDRESS") or None)
+                    RayCluster._connection = _Connection(ray, address or os.environ.get("RAY_ADDRESS") or None)
                 RayCluster._users += 1
 
     def close(self) -> None:
@@ -202,6 +205,18 @@ def _check_answers(address: str | None) -> None:
         with socket.create_connection((host, int(port)), CONNECT_SECONDS) as there:
             if not os.environ.get("RAY_USE_TLS") and not there.recv(1):  # gRPC's servers speak first
                 raise OSError("what is there is not Ray")
+
+
+def _check_same(address: str, here: str) -> None:
+    """Raise UsageError for the address of another cluster than the one that the program is connected to."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError):
+        if address in ("auto", here) or f"{socket.gethostbyname(host)}:{port}" == here:
+            return
+    raise UsageError(
+        f"this program is connected to Ray at {here}, and address is {address!r}: leave it out, or disconnect first "
+        "(ray.shutdown())"
+    )
 
 
 def _ray() -> Any:

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from treadle import pickling
+from treadle.checks import ends_of
 from treadle.errors import UsageError
 from treadle.interrupts import Later
 from treadle.nodes.host import ASIDE, INSIDE, Host, Site, World, software
@@ -73,7 +74,7 @@ class NodeCommon(Common):
         super().__init__(options)
         if not isinstance(options.placement, Placement | None):
             raise UsageError(f"placement is a treadle.nodes.placing.Placement, got {options.placement!r}")
-        if isinstance(options.recycle_after, str):  # its memory would be looked for among this machine's processes
+        if ends_of(options.recycle_after)[1] is not None:  # this machine's processes would be looked at
             raise UsageError(
                 "recycle_after a size is for workers of this machine: over nodes give a number of episodes"
             )
@@ -102,7 +103,7 @@ class NodeCommon(Common):
 
     def prepare(self) -> None:
         with Later():
-            self.cluster = RayCluster()
+            self.cluster = RayCluster(self.placement.address)
         self._machines, self._looked = self.cluster.machines(), monotonic()
         check(self._machines, self.placement)
         self.world = World(os.getcwd(), [each for each in sys.path if each], software(sorted(self._needed)))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic, process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from treadle.checks import as_bytes
+from treadle.checks import ends_of
 from treadle.errors import UsageError
 from treadle.memory.arena import text_of
 from treadle.worker.life import ALIVE
@@ -62,9 +62,7 @@ class Wear:
     """
 
     def __init__(self, options: PoolOptions) -> None:
-        after = options.recycle_after
-        self.most = None if isinstance(after, str) else after
-        self.limit = as_bytes(after) if isinstance(after, str) else None
+        self.most, self.limit = ends_of(options.recycle_after)
         self.able = self.limit is not None or self.most is not None
         self.played: Callable[[Worker], int] = lambda worker: 0
 

@@ -50,7 +50,7 @@ def collect_dataset(
             and `steps`, or keep="return>=200" and kept=N: the first N episodes that qualify. With on_error="skip" the
             summary's `skipped` lists the episodes that failed. Stored episodes are numbered without gaps, and each has
             its index in the run as `episode_index`. The bytes are those of any run that leaves out the same episodes.
-            The nodes of a cluster encode episodes, and their bytes are written here, or there with `shared_out`.
+            The nodes of a cluster encode episodes, and their bytes are written here.
         out: the directory; `MINARI_DATASETS_PATH` for loading. It holds one run.
         name: of the dataset, "reach-weak" or "reach-weak-v1", which Minari loads as "treadle/reach-weak-v1". None: the
             environment's name and the policy's; the name of the file comes first where it names the environment. A
@@ -108,9 +108,8 @@ def store(
     folder = path_of("out", out).absolute()
     with RunDirectory(out) as place:
         name = place.name_of(name, default) if how.get("resume") in (True, RETRY) else name or default
-        sends = made.cluster is not None and not made.cluster.shared_out
         stored = "all" if made.infos else "no infos"
-        writer = partial(PartWriter, stored=stored, send=sends, keep=made.rule)
+        writer = partial(PartWriter, stored=stored, send=made.cluster is not None, keep=made.rule)
         product = _Dataset(folder, name, policy_name(made.policy), writer, how.pop("log", None))
         return make(made, product, place, Making(command, verify=verify, shard=part, **how), about=about)
 

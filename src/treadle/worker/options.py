@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from treadle.checks import as_bytes, check_seconds, check_whole, several, suggests
+from treadle.checks import check_seconds, check_whole, ends_of, several, suggests
 from treadle.errors import UsageError
 from treadle.worker.life import RestartPolicy
 
@@ -47,7 +47,8 @@ class WorkerOptions:
         recycle_after: when a worker process is replaced, between two episodes and with nothing lost. A whole number:
             after so many episodes, for simulators that wear out. A text such as "2GB" or "500 MiB": once it has more
             private memory (without the pool's shared memory), on Linux. The log has a line, and no restart is counted.
-            `docs/faults.md` describes where an episode ends, and how much of this vectors can do. None: never.
+            A tuple of both, such as (500, "2GB"): whichever comes first. `docs/faults.md` describes where an episode
+            ends, and how much of this vectors can do. None: never.
 
     Raises:
         UsageError: a field makes no sense.
@@ -61,7 +62,7 @@ class WorkerOptions:
     worker_output: str = "prefix"
     worker_environ: WorkerEnviron = None
     recorder: bool | str = True
-    recycle_after: int | str | None = None
+    recycle_after: int | str | tuple[int, str] | None = None
 
     def __post_init__(self) -> None:
         if self.worker_output not in WORKER_OUTPUTS:
@@ -81,12 +82,8 @@ class WorkerOptions:
             object.__setattr__(self, "preload", modules)
         if self.max_restarts != AUTO:
             check_whole(0, max_restarts=self.max_restarts)
-        if isinstance(self.recycle_after, str):
-            as_bytes(self.recycle_after)
-            if not os.path.exists("/proc/self/statm"):
-                raise UsageError("recycle_after a size needs /proc/PID/statm, which holds a process's private memory")
-        else:
-            check_whole(recycle_after=self.recycle_after)
+        if ends_of(self.recycle_after)[1] is not None and not os.path.exists("/proc/self/statm"):
+            raise UsageError("recycle_after a size needs /proc/PID/statm, which holds a process's private memory")
         if self.recycle_after is not None and self.backend in ("thread", "serial"):
             raise UsageError("recycle_after is for processes, which can be replaced")
         check_seconds("start_timeout", self.start_timeout)
