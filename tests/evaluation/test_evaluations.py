@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from treadle.errors import UsageError
 from treadle.evaluation.evaluate import Scored, evaluate
 from treadle.evaluation.remarks import remarks_of
 from treadle.evaluation.results import Results
+from treadle.record import making, verify
 from treadle.record.journal import EpisodeNote
 from treadle.record.making import Interrupted
+from treadle.record.summary import Summary, write_summary
 from treadle.replays.replay import replay
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.scores import Evaluation, compare
@@ -76,6 +79,34 @@ def test_what_is_kept_is_what_was_played(tmp_path: Path) -> None:
             assert "observations" not in group
             assert group["rewards"][()].sum() == each["return"]
             assert group["terminations"][()].tolist() == [False] * (each["length"] - 1) + [True]
+
+
+def test_a_summary_is_written_once_with_the_remarks_on_what_was_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Drifts(Reach):
+        def __init__(self) -> None:
+            super().__init__()
+            self.born = time.monotonic()
+
+        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            seen, reward, *more = super().step(action)
+            return seen, reward + self.born, *more  # type: ignore[return-value]
+
+    said: list[list[str]] = []
+
+    def write(path: Path, summary: Summary) -> None:
+        said.append([each["text"] for each in summary.remarks])
+        write_summary(path, summary)
+
+    for module in (making, verify):
+        monkeypatch.setattr(module, "write_summary", write)
+    run = Scored.of(Drifts, None, 4, 0, None, True, worker_options=WorkerOptions(backend="serial"))
+    run.evaluation(tmp_path / "later", "typed")
+    run.evaluation(tmp_path / "later", "typed", resume=True, verify=2)
+    run.evaluation(tmp_path / "at once", "typed", verify=2)
+    unequal = ["2 episodes played again came out differently: the seed does not decide all"]
+    assert said == [[], unequal, unequal]
 
 
 @pytest.mark.parametrize("workers", [1, 3])

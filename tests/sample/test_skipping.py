@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -562,6 +563,24 @@ def test_episodes_are_grouped_by_cause() -> None:
         "1 x hang reach.py:39 (episode 41)",
     ]
     assert grouped([]) == []
+
+
+def test_hangs_in_one_function_are_one_cause() -> None:
+    def hung(index: int, line: int, function: str = "step") -> Skipped:
+        return replace(skipped(index, "hang", line), function=function)
+
+    assert grouped([hung(i, 30 + i % 3) for i in range(4)]) == [
+        "4 x hang in step reach.py:30, 31, 32 (episodes 0, 1, 2, 3)"
+    ]
+    assert grouped([hung(0, 39), hung(1, 12, "look"), hung(2, 40)]) == [
+        "2 x hang in step reach.py:39, 40 (episodes 0, 2)",
+        "1 x hang in look reach.py:12 (episode 1)",
+    ]
+    assert len(grouped([hung(i, i) for i in range(100)])[0]) < 100
+    for text in (stack(("/me/reach.py", 39)), 'Traceback:\n  File "/me/reach.py", line 39, in step\n    wait()\n'):
+        cause = cause_of(WorkerTimeout("late", where=Where(0, 0), elapsed=1.0, limit=1.0, stack=text))
+        assert (cause.function, str(cause)) == ("step", "hang in step reach.py:39")
+        assert cause == Cause("hang", "/me/reach.py", 39)
 
 
 def test_texts_that_differ_do_not_make_causes_of_their_own() -> None:

@@ -26,8 +26,7 @@ from treadle.progress import Log, Progress, Shows, Standing
 from treadle.record.journal import EpisodeNote, read
 from treadle.record.making import Interrupted, Making, make
 from treadle.record.parts import KEPT
-from treadle.record.run_directory import FORMAT, SUMMARY, RunDirectory
-from treadle.record.summary import write_summary
+from treadle.record.run_directory import FORMAT, RunDirectory
 from treadle.sample.failed import CollectionFailed, Failures
 from treadle.sample.inference import many_at_once
 from treadle.sample.named import env_of, reference_of
@@ -162,7 +161,7 @@ class Scored:
         """Play it into the directory `out`."""
         folder, so_far = path_of("out", out).absolute(), _SoFar()
         policy, sends = policy_name(self.run.policy), self.run.cluster is not None
-        results = Results(folder, policy, self._task_of, self.keys, sends, so_far.add)
+        results = Results(folder, policy, self._task_of, self.keys, sends, self._drawn, so_far.add)
         tasks = {"tasks": self.references} if self.tasks else {}
         about = {"format": FORMAT, "kind": "evaluation", "success_keys": list(self.keys), **tasks}
         try:
@@ -174,11 +173,13 @@ class Scored:
             raise
         result = self._result(whole, [Skipped(**each) for each in summary.skipped], summary.verified)
         assert result is not None  # a run of which all fails has ended
-        remarks = [{"text": each.text, "episodes": list(each.episodes)} for each in result.remarks]
-        if remarks != summary.remarks:
-            write_summary(folder / SUMMARY, replace(summary, remarks=remarks))
         said = *result.remarks, *map(ScoreRemark, summary.warnings)
         return replace(result, inference=summary.inference, verdict=summary.verdict, remarks=said)
+
+    @property
+    def _drawn(self) -> bool:
+        """Does a policy draw its actions?"""
+        return not self.run.deterministic and policy_name(self.run.policy) != "random"
 
     def _task_of(self, index: int) -> str:
         return self.tasks[index // self.episodes] if self.tasks else ""
@@ -230,8 +231,7 @@ class Scored:
             for task in self.tasks
             if (own := [score for score in scores if self._task_of(score.index) == task])
         }
-        drawn = not self.run.deterministic and policy != "random"
-        remarks = remarks_of(played, lost, verified, drawn)
+        remarks = remarks_of(played, lost, verified, self._drawn)
         return replace(evaluation_of(policy, scores, seed), tasks=parts, left_out=tuple(lost), remarks=remarks)
 
 

@@ -18,13 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from treadle.evaluation.remarks import remarks_of
 from treadle.record.hdf5 import assemble
 from treadle.record.journal import EpisodeNote
 from treadle.record.merge import MergeReport, overall_hash, select
 from treadle.record.outcomes import Outcome
 from treadle.record.parts import KEPT, PartWriter, keep
 from treadle.record.run_directory import LINES
-from treadle.record.summary import digest_of
+from treadle.record.summary import Summary, digest_of
 from treadle.sample.skipping import Skipped
 from treadle.whole_file import opened, why, written
 
@@ -39,6 +40,7 @@ class Results:
         task_of: an episode's task, by its index; "" outside a suite.
         success_keys: of infos.
         send: True where workers do not see the directory: they send the encoded episodes.
+        drawn: True where a policy draws its actions.
         watch: called with each episode's note, in order of arrival.
     """
 
@@ -51,9 +53,10 @@ class Results:
         task_of: Callable[[int], str],
         success_keys: tuple[str, ...],
         send: bool,
+        drawn: bool,
         watch: Callable[[EpisodeNote], None],
     ) -> None:
-        self._folder, self._policy, self._task_of, self._watch = folder, policy, task_of, watch
+        self._folder, self._policy, self._task_of, self._drawn, self._watch = folder, policy, task_of, drawn, watch
         self._writer = partial(PartWriter, stored="scores", success_keys=success_keys, send=send)
         self.output = self.data = folder / STEPS
         self.notes: dict[int, EpisodeNote] = {}
@@ -110,6 +113,10 @@ class Results:
             dataset=STEPS,
             checks={LINES: digest_of(lines)},
         )
+
+    def remarks(self, notes: Sequence[EpisodeNote], summary: Summary) -> list[dict[str, Any]]:
+        left_out = [Skipped(**each) for each in summary.skipped]
+        return [vars(each) for each in remarks_of(notes, left_out, summary.verified, self._drawn)]
 
     def _write(self) -> bytes:
         """Write all lines anew, in the order of indices."""

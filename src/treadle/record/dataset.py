@@ -24,6 +24,7 @@ from treadle.record.merge import MergeReport, data_file, merge
 from treadle.record.parts import PartWriter
 from treadle.record.run_directory import FORMAT, RunDirectory
 from treadle.record.shards import shard_of
+from treadle.record.summary import Summary
 from treadle.sample.named import file_and_name
 from treadle.sample.run import Run, StoredKeywords
 from treadle.sample.skipping import Skipped
@@ -146,6 +147,9 @@ class _Dataset:
 
     def lose(self, skipped: Collection[Skipped]) -> None:
         """The directory knows."""
+
+    def remarks(self, notes: Sequence[EpisodeNote], summary: Summary) -> list[dict[str, Any]]:
+        return []
 
     def have(self, note: EpisodeNote) -> None:
         if self._first:

@@ -79,6 +79,9 @@ class Product(Protocol):
     def merge(self, parts: Path, notes: list[EpisodeNote], spaces: Any, spec: str | None) -> MergeReport:
         """Make the product of these parts. `spec`: of the environment, as JSON. Raises OSError and Damaged."""
 
+    def remarks(self, notes: Sequence[EpisodeNote], summary: Summary) -> list[dict[str, Any]]:
+        """Return the remarks of a summary of these episodes."""
+
 
 @dataclass(frozen=True, repr=False)
 class Stored:
@@ -185,7 +188,7 @@ def make(
             _check_size(product.data, found)
             damage = product.damage()
             if not damage and not checked.grown and not (retry_skipped and found.skipped):
-                found = verify_again(place.path, run, found, verify, product.data)
+                found = verify_again(place.path, run, found, verify, product.data, product.remarks)
                 return Stored(place.path, product.output, found, True, found.episodes, found.episodes, True)
             if damage:
                 log.warning("damaged: %s; the dataset is put together again from its data", damage)
@@ -333,6 +336,7 @@ class _Going:
                 summary = replace(summary, verified=verified, warnings=[*summary.warnings, *said])
             except KeyboardInterrupt:
                 summary.warnings.append("verification was interrupted; the dataset is complete")
+        summary = replace(summary, remarks=self._product.remarks(notes, summary))
         write_summary(place.path / SUMMARY, summary)
         if complete:
             place.finish()

@@ -105,9 +105,16 @@ def verify(
     return {"episodes": sorted(made), "unequal": sorted(unlike)} if made else {}, said
 
 
-def verify_again(place: Path, run: Run, summary: Summary, count: int, stored: Path) -> Summary:
+def verify_again(
+    place: Path,
+    run: Run,
+    summary: Summary,
+    count: int,
+    stored: Path,
+    remarks: Callable[[Sequence[EpisodeNote], Summary], list[dict[str, Any]]],
+) -> Summary:
     """The summary of a complete run in the directory `place`, of which `count` episodes are made again unless so many
-    were before. The other arguments are those of `verify`."""
+    were before. `remarks`: of a product. The other arguments are those of `verify`."""
     if min(count, summary.episodes) <= len(summary.verified.get("episodes", ())):
         return summary
     try:
@@ -117,6 +124,7 @@ def verify_again(place: Path, run: Run, summary: Summary, count: int, stored: Pa
         return summary
     verified, said = verify(run, notes, count, stored)
     summary = replace(summary, verified=verified, warnings=list(dict.fromkeys([*summary.warnings, *said])))
+    summary = replace(summary, remarks=remarks(notes, summary))
     write_summary(place / SUMMARY, summary)
     return summary
 

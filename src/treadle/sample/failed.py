@@ -21,7 +21,7 @@ from treadle.pool.failure import caster, how_it_ended, of_memory
 from treadle.program.policies import OF_BATCHES
 from treadle.repro import Repro, failure_of, recipe_of
 from treadle.sample.named import env_name
-from treadle.sample.skipping import Cause, Skipped, grouped
+from treadle.sample.skipping import HANG, Cause, Skipped, grouped
 
 log = logging.getLogger("treadle")
 
@@ -33,7 +33,7 @@ _LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/py(thon|py)[\d.]*t?)/"
 _POLICIES = os.path.join(_HERE, "program", "policies.py")
 # what a function of one observation raises when it is given a batch of them
 _OF_SHAPE = ("IndexError", "ValueError", "TypeError", "AxisError")
-_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?')
 
 
 class CollectionFailed(WorkerError):
@@ -106,14 +106,14 @@ def cause_of(error: WorkerError) -> Cause:
     message = getattr(error, "error_message", "")
     kind = getattr(error, "error_type", "") or type(error).__name__
     if isinstance(error, WorkerTimeout):
-        kind = "hang"
+        kind = HANG
     elif isinstance(error, WorkerDied):
         kind = error.signal or ("died" if error.exit_code is None else f"exit code {error.exit_code}")
         message = of_memory(error) if error.out_of_memory else ""
     frames = _frames(getattr(error, "stack", "") or error.remote_traceback)
     # the first of the user's own, else the first
-    file, line = min(frames, key=lambda frame: bool(_LIBRARY.search(frame[0])), default=("", None))
-    return Cause(kind, file, line, " ".join(message.split()))
+    file, line, function = min(frames, key=lambda frame: bool(_LIBRARY.search(frame[0])), default=("", None, ""))
+    return Cause(kind, file, line, " ".join(message.split()), function)
 
 
 def crash_of(error: WorkerError, index: int) -> Any:
@@ -201,13 +201,16 @@ def user_frame(traceback: str, *, innermost_first: bool | None = None) -> str:
     return f"{os.path.basename(users[0][0])}:{users[0][1]}" if users else ""
 
 
-def _frames(stack: str, innermost_first: bool | None = None) -> list[tuple[str, int]]:
-    """File and line of all frames that are not ours, the innermost first; of several threads' the current one's are
-    before the others."""
+def _frames(stack: str, innermost_first: bool | None = None) -> list[tuple[str, int, str]]:
+    """File, line and function of all frames that are not ours, the innermost first; of several threads' the current
+    one's are before the others."""
     if innermost_first is None:
         innermost_first = "(most recent call first)" in stack
     at = max(0, stack.find("Current thread")) if innermost_first else 0
-    frames = [(match["file"], int(match["line"])) for match in _FRAME.finditer(stack[at:] + stack[:at])]
+    frames = [
+        (match["file"], int(match["line"]), match["function"] or "")
+        for match in _FRAME.finditer(stack[at:] + stack[:at])
+    ]
     return [frame for frame in (frames if innermost_first else frames[::-1]) if not frame[0].startswith(_OURS)]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from treadle.errors import UsageError
@@ -19,6 +19,7 @@ SHARE, LEAST = 0.05, 3
 DEATHS = 3
 NAMED = 5  # episodes of one cause that a line names
 LONGEST = 120  # characters of a message in such a line
+HANG = "hang"
 HINT = 'on_error="skip" (--on-error skip) leaves such an episode out'
 
 
@@ -32,17 +33,21 @@ class Cause:
         file, line: the innermost frame of the user's own code, else the innermost frame that is not Treadle's; "" and
             None where no stack is known.
         message: of the exception, in one line.
+        function: of that frame; "" where no stack is known.
     """
 
     kind: str
     file: str = ""
     line: int | None = None
     message: str = field(default="", compare=False)
+    function: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        """Such as "KeyError: 'corner' reach.py:31"."""
+        """Such as "KeyError: 'corner' reach.py:31", or "hang in step reach.py:39"."""
         short = self.message if len(self.message) <= LONGEST else f"{self.message[: LONGEST - 3]}..."
         place = f" {os.path.basename(self.file)}:{self.line}" if self.file else ""
+        if self.kind == HANG and self.function:
+            place = f" in {self.function}{place}"
         return f"{self.kind}{short and ': '}{short}{place}"
 
 
@@ -54,7 +59,7 @@ class Skipped:
         index: of the episode in the run.
         seed: of its reset.
         cause: in one line, such as "ValueError: boom (env.py:12)".
-        kind, message, file, line: see `Cause`; "" and None in files of an older version.
+        kind, message, file, line, function: see `Cause`; "" and None in files of an older version.
         step: of the failure, from 1; None: in its reset, or unknown.
         repro: the file to replay it from, of a stored run below the run's directory; "": there is no such file.
     """
@@ -68,6 +73,7 @@ class Skipped:
     file: str = ""
     line: int | None = None
     repro: str = ""
+    function: str = ""
 
 
 def named(episodes: Sequence[int]) -> str:
@@ -75,15 +81,25 @@ def named(episodes: Sequence[int]) -> str:
     return ", ".join([*map(str, episodes[:NAMED]), *["..."][: len(episodes) - NAMED]])
 
 
-def by_cause(skipped: Iterable[Skipped]) -> list[tuple[Cause, list[Skipped]]]:
-    """Return the episodes of each cause by index, the most frequent cause first. Messages that differ are left out."""
-    groups: dict[Cause, list[Skipped]] = {}
+def by_cause(skipped: Iterable[Skipped]) -> list[tuple[str, list[Skipped]]]:
+    """Return the episodes of each cause by index, below its name, the most frequent cause first.
+
+    Messages that differ are left out. Hangs in one function have one cause, whose name lists the lines: a killed
+    worker was anywhere in the function.
+    """
+    groups: dict[Any, list[Skipped]] = {}
     for each in sorted(skipped, key=lambda each: each.index):
-        groups.setdefault(Cause(each.kind or each.cause, each.file, each.line, each.message), []).append(each)
-    return [
-        (cause if len({each.message for each in same}) == 1 else replace(cause, message=""), same)
-        for cause, same in sorted(groups.items(), key=lambda item: -len(item[1]))
-    ]
+        place = each.function if each.kind == HANG and each.function else each.line
+        groups.setdefault((each.kind or each.cause, each.file, place), []).append(each)
+    return [(_name(same), same) for same in sorted(groups.values(), key=len, reverse=True)]
+
+
+def _name(same: Sequence[Skipped]) -> str:
+    """The name of the cause that these episodes share."""
+    first, lines = same[0], sorted({each.line for each in same if each.line is not None})
+    message = first.message if len({each.message for each in same}) == 1 else ""
+    cause = Cause(first.kind or first.cause, first.file, min(lines, default=None), message, first.function)
+    return ", ".join([str(cause), *[named(lines[1:])] * (len(lines) > 1)])
 
 
 def grouped(skipped: Iterable[Skipped]) -> list[str]:
