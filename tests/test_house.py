@@ -49,6 +49,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"spaces", "states"}),
     frozenset({"verdict", "progress", "drawing", "repro", "checks", "coroutines"}),
     frozenset({"trees", "seeding", "pickling", "packages", "errors", "lazy", "signing", "whole_file", "interrupts"}),
+    frozenset({"gone"}),
 )
 ROW = {room: row for row, rooms in enumerate(LAYERS) for room in rooms}
 # A backend is chosen by name in pool/group.py, so a face never names one.

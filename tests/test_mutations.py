@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 import mutations
+
+ROOT = mutations.ROOT
 
 
 @pytest.mark.parametrize("name", mutations.MUTATIONS)

@@ -351,6 +351,7 @@ def test_it_learns(algorithm: Any, kind: Any, settings: Any, steps: int, at_leas
         ({"autoreset_mode": "NextStep"}, "autoreset_mode= cannot be given here: .* from the step that ends one"),
         ({"infos": "legacy"}, "infos= cannot be given here: .* list of dicts"),
         ({"batch_size": 2}, "batch_size= cannot be given here: .* partial batches are treadle.make_vec's"),
+        ({"groups": 2}, "groups= is gone: use send and recv"),
         ({"on_failure": "drop"}, "cannot do without some environments: on_failure='raise' or 'restart'"),
         (
             {"worker_options": WorkerOptions(start_method="illegal")},

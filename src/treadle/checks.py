@@ -11,31 +11,12 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
 
+from treadle import gone
 from treadle.errors import UsageError
 
 MOST = 2**63 - 1  # the largest count; other modules use it for "no limit"
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 NEAR = 0.75  # difflib's ratio from which an environment's argument counts as a misspelt option of ours
-_OF_WORKERS = (
-    "backend start_method preload start_timeout max_restarts worker_output worker_environ recorder recycle_after"
-)
-# field of an object -> (the keyword argument that takes the object, the object's class)
-FIELDS: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(("batch_size", "max_wait", "pad_to", "n_action_steps"), ("inference", "Inference")),
-    **dict.fromkeys(("nodes", "cpus_per_node", "address"), ("cluster", "Cluster")),
-    **dict.fromkeys(_OF_WORKERS.split(), ("worker_options", "WorkerOptions")),
-}
-# arguments that stand beside those objects, and are not fields of them
-BESIDE = ("workers", "num_envs", "step_timeout", "on_failure", "on_error", "max_skipped", "episodes", "seed")
-# name of an argument in other packages -> its name here
-KNOWN = {"max_steps": "max_episode_steps", "n": "num_envs", "n_jobs": "workers", "overwrite": "resume"}
-# argument of some functions -> those functions
-OF_SOME = {
-    **dict.fromkeys(("out", "resume"), "collect_dataset and evaluate"),
-    **dict.fromkeys(("keep", "kept", "name"), "collect_dataset"),
-    **dict.fromkeys(("success_key", "deterministic"), "evaluate"),
-    "ordered": "collect and samplers",
-}
 
 
 def check_whole(least: int = 1, most: int = MOST, /, *, none: bool = True, **given: Any) -> None:
@@ -145,21 +126,22 @@ def check_names(face: Callable[..., Any], given: Iterable[str], taken: Collectio
     for name in given:
         if name not in taken:
             written = _written((*taken, *arguments_of(face)))
-            if text := _misplaced(face.__name__, name, written):
+            earlier = (gone.instead(f"{each.__name__}({name}=)") for each in getattr(face, "__mro__", (face,)))
+            if text := next(filter(None, earlier), None) or _misplaced(face.__name__, name, written):
                 raise NoSuchOption(text)
             hint = f"; did you mean {near}?" if (near := _nearest(name, written)) else ""
-            objects = {kind: keyword for keyword, kind in FIELDS.values()}
-            if face.__name__ in objects and name in BESIDE:
+            objects = {kind: keyword for keyword, kind in gone.FIELDS.values()}
+            if face.__name__ in objects and name in gone.BESIDE:
                 hint = f": it stands beside {objects[face.__name__]}=, not in it"
-            elif not hint and name in OF_SOME:
-                hint = f": it is an argument of {OF_SOME[name]}"
+            elif not hint and name in gone.OF_SOME:
+                hint = f": it is an argument of {gone.OF_SOME[name]}"
             raise NoSuchOption(f"{face.__name__}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def check_not_ours(face: str, make: Any, given: Iterable[str], ours: Collection[str], otherwise: str) -> None:
     """Raise NoSuchOption for a wrong keyword argument that would go to an environment's constructor, before it is made.
 
-    Refused are fields of objects that `face` takes, and names that are almost one of `ours`.
+    Refused are names of earlier versions, fields of objects that `face` takes, and names that are almost one of `ours`.
 
     Args:
         face: the name of the function or class that the user called.
@@ -182,25 +164,18 @@ def check_not_ours(face: str, make: Any, given: Iterable[str], ours: Collection[
 def _written(taken: Iterable[str]) -> dict[str, str]:
     """Return name -> the way to write it, for keyword arguments and for the fields of objects among them."""
     names = {each: f"{each}=" for each in taken}
-    fields = {each: f"{keyword}={kind}({each}=...)" for each, (keyword, kind) in FIELDS.items() if keyword in names}
-    return names | fields
+    return names | {each: how for each in gone.FIELDS if (how := gone.field_of(each, names))}
 
 
-def _misplaced(face: str, name: str, written: Mapping[str, str]) -> str:
-    """Return the error's text for a field of an object; "": it is none."""
-    return f"{face}() takes {name} in an object: {written[name]}" if name in FIELDS.keys() & written else ""
-
-
-def for_python(option: str) -> str:
-    """Return the error's text for an option of a command that is a field of an object in Python; "": it is none."""
-    name = option.removeprefix("--").replace("-", "_")
-    keyword, kind = FIELDS.get(name, ("", ""))
-    return f"{option} is for Python: {keyword}={kind}({name}=...)" if kind and option != name else ""
+def _misplaced(face: str, name: str, written: Mapping[str, str]) -> str | None:
+    """Return the error's text for a name of an earlier version or a field of an object; None: it is neither."""
+    inside = f"{face}() takes {name} in an object: {written[name]}" if name in gone.FIELDS.keys() & written else None
+    return gone.instead(f"{name}=") or inside
 
 
 def _nearest(name: str, written: Mapping[str, str], near: float = 0.6) -> str:
     """Return the nearest name to one that is not `written`, in the way to write it; "" if none is near."""
-    meant = KNOWN.get(name, "")
+    meant = gone.KNOWN.get(name, "")
     found = [meant] if meant in written else difflib.get_close_matches(name, written, 1, near)
     return written[found[0]] if found else ""
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
+from treadle import gone
+
 
 def lazily(package: str, home: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__all__`, the `__getattr__` and the `__dir__` of a package. `home`: see `homes`."""
@@ -88,6 +90,8 @@ def not_here(module: str, name: str, *, importing: bool = False) -> AttributeErr
         if name in importlib.import_module(f"treadle.{room}").__all__:
             text = f"treadle has no {name}: it is in treadle.{room}"
             return ImportError(text, name=module) if importing else AttributeError(text)
+    if said := gone.instead(name):
+        return ImportError(said, name=module) if importing else AttributeError(said)
     return AttributeError(f"module {module!r} has no attribute {name!r}")
 
 

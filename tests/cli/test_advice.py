@@ -167,20 +167,3 @@ def test_commands_are_listed_with_whole_sentences() -> None:
     listed = " ".join(treadle("--help").stdout.split())
     assert "..." not in listed.partition("Commands:")[2]
     assert "check Play an environment before a run, and list its faults." in listed
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--batch-size=3",), "--batch-size is for Python: inference=Inference(batch_size=...)"),
-        (("--pad-to", "8", "--recycle-after", "9"), "--recycle-after is for Python: worker_options=WorkerOptions("),
-        (("--pad-to", "8", "--blow"), "No such option: --blow. Try: treadle eval --help"),
-    ],
-)
-def test_an_option_that_python_alone_has_names_its_object(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as done:
-        main(["eval", "CartPole-v1", *words])
-    assert done.value.code == 2
-    assert said in capsys.readouterr().err

@@ -211,6 +211,14 @@ def test_what_cannot_start() -> None:
         make("CartPole-v1", n_workers=0)
     with pytest.raises(UsageError, match=r"n_workers must be a positive integer, got 1\.5"):
         make("CartPole-v1", n_workers=1.5)
+    for option in ("store_bytes", "state_bytes"):
+        with pytest.raises(UsageError, match=f"{option}= is gone: batches take states"):
+            walks(**{option: 4096})
+    with walks(1, worker_options=WorkerOptions(backend="serial")) as env:
+        with pytest.raises(AttributeError, match="put_state is gone: batches take states"):
+            env.put_state(env.get_state())
+        with pytest.raises(AttributeError, match="snapshot is gone: get_states and set_states"):
+            env.snapshot("path")
 
     def bad() -> Any:
         raise OSError("no such thing")

@@ -94,6 +94,11 @@ def test_a_misplaced_option_names_its_object(monkeypatch: pytest.MonkeyPatch) ->
         make_vec("CartPole-v1", 2, backend="thread")
 
 
+def test_an_option_that_is_gone_is_told_of() -> None:
+    with pytest.raises(UsageError, match=r"owned= is gone: .*constructor.*: env_kwargs=\{\.\.\.\}"):
+        make_vec("CartPole-v1", 2, worker_options=WorkerOptions(backend="serial"), owned=True)
+
+
 def test_what_is_like_no_option_is_the_constructors() -> None:
     with pytest.raises(StartupFailed, match="unexpected keyword argument 'gravitation'"):
         make_vec("CartPole-v1", 2, worker_options=WorkerOptions(backend="serial"), gravitation=2)

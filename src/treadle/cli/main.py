@@ -15,8 +15,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 try:  # the half second of imports in which nobody else could tell of a Ctrl-C
     from treadle.cli import dataset_options, failures, options, report, tune
-    from treadle.cli.options import option_name
     from treadle.cli.process import names_code, search_here, traced
+    from treadle.gone import refusal
 except KeyboardInterrupt:
     sys.stderr.write("treadle: interrupted\n")
     raise SystemExit(130) from None
@@ -52,19 +52,18 @@ def _run(given: list[str]) -> int:
     app = _app(given)
     import typer
 
-    from treadle.checks import for_python
-
     click_error: Any = typer.BadParameter.__mro__[2]  # click's own base of errors, wherever typer keeps click
     try:
         chosen = app(given, standalone_mode=False)
     except click_error as error:
         known = [words for words in COMMANDS if given[: words.count(" ") + 1] == words.split()]
         command = f"{known[0]} " if known else "dataset " if given[0] == "dataset" else ""
-        own = [option_name(each.name, each.metadata) for each in fields(COMMANDS[known[0]][0])] if known else []
-        others = [name for word in given if (name := word.partition("=")[0]) not in own]
+        own = {options.option_name(each.name, each.metadata) for each in fields(COMMANDS[known[0]][0])} if known else ()
+        if text := refusal([word for word in given if word.partition("=")[0] not in own]):
+            failures.say(text)
+            return 2
         message = error.format_message().rstrip(".")
-        told = f"{message}{'' if message.endswith('?') else '.'} Try: treadle {command}--help"
-        failures.say(next(filter(None, map(for_python, others)), told))
+        failures.say(f"{message}{'' if message.endswith('?') else '.'} Try: treadle {command}--help")
         return 2
     except typer.Abort:
         return failures.CTRL_C
@@ -180,4 +179,4 @@ def _parameter(typer: Any, each: Field[Any], hint: Any, said: str) -> Any:
         told["parser"] = path
     if about.get("position"):
         return typer.Argument(**told)
-    return typer.Option(option_name(each.name, about), min=about.get("least"), **told)
+    return typer.Option(options.option_name(each.name, about), min=about.get("least"), **told)

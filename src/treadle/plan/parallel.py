@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import gymnasium as gym
 import numpy as np
 
+from treadle import gone
 from treadle.checks import check_not_ours
 from treadle.errors import ClosedPool, UsageError
 from treadle.nodes import backend as nodes_backend
@@ -240,6 +241,8 @@ class VectorizedEnv(PlanEnv):
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the local environment."""
         local = self.__dict__.get("_plan_env")
+        if (said := gone.instead(name)) and not hasattr(local, name):
+            raise AttributeError(said)
         if local is None or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(local, name)

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle import trees
+from treadle import gone, trees
 from treadle.errors import UsageError
 from treadle.lockstep.batch import NO_NEWS, Batch, News
 from treadle.program.base import kept_as, own_names
@@ -54,7 +54,7 @@ class InfoStyle(StrEnum):
     def of(cls, name: str) -> InfoStyle:
         """Raises UsageError for an unknown name. `LIST` itself is for interfaces of ours that want a dict a slot."""
         if type(name) is not cls and name not in (cls.GYMNASIUM, cls.LEGACY):
-            raise UsageError(f"infos must be 'gymnasium' or 'legacy', got {name!r}")
+            raise UsageError(gone.instead(f"infos={name!r}") or f"infos must be 'gymnasium' or 'legacy', got {name!r}")
         return cls(name)
 
 
