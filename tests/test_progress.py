@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from treadle.errors import MissingExtra
-from treadle.progress import Progress, Standing, duration, html_table, line, print_table
+from treadle.progress import Progress, Standing, duration, line, print_table
 
 
 def test_where_there_is_no_terminal_a_line_comes_now_and_then() -> None:
@@ -88,9 +88,8 @@ def test_on_a_terminal_there_is_a_bar_that_goes_away(monkeypatch: pytest.MonkeyP
     assert stream.getvalue().endswith("\x1b[2K"), "the line is cleared"
 
 
-def test_without_rich_results_are_text_in_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rich_a_table_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
-    assert html_table([("a", "1")]) is None
     with pytest.raises(MissingExtra, match=r"pip install 'treadle\[cli\]'"):
         print_table([("a", "1")])
 
@@ -101,14 +100,6 @@ def test_tables_have_no_codes_whatever_the_surroundings_ask_for(monkeypatch: pyt
     print_table([("a", "1")], ("name", "count"), stream := io.StringIO())
     assert "\x1b" not in stream.getvalue()
     assert "name" in stream.getvalue()
-
-
-def test_tables_for_notebooks_are_escaped() -> None:
-    text = html_table([("<b>", "1")], ("a & b", "c"), title="of many < words, all of them on one line")
-    assert text is not None
-    assert "<b>" not in text
-    assert "a &amp; b" in text
-    assert "of many &lt; words, all of them on one line\n" in text
 
 
 def test_tables_are_not_cut_where_there_is_no_terminal() -> None:

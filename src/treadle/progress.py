@@ -246,19 +246,6 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), strea
     """
     if not _there("rich"):
         raise MissingExtra("tables need rich: pip install 'treadle[cli]'")
-    lines = _drawn(rows, header).export_text().splitlines()
-    (stream or sys.stdout).write("".join(f"{row.rstrip()}\n" for row in lines))
-
-
-def html_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), title: str = "") -> str | None:
-    """Return the table as HTML for a notebook, with escaped cells; None: rich is not installed."""
-    if not _there("rich"):
-        return None
-    return _drawn(rows, header, title).export_html(inline_styles=True, code_format="<pre>{code}</pre>")
-
-
-def _drawn(rows: Sequence[Sequence[str]], header: Sequence[str], title: str = "") -> Any:
-    """Return a console that has drawn the table into memory: at a closed pipe, rich would end the process."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -270,10 +257,8 @@ def _drawn(rows: Sequence[Sequence[str]], header: Sequence[str], title: str = ""
         table.add_row(*map(printable, row))
     plain: Any = {"force_terminal": False, "force_jupyter": False, "color_system": None, "no_color": True}
     console = Console(file=io.StringIO(), record=True, width=10_000, highlight=False, markup=False, **plain)
-    if title:  # rich would break a table's own title into lines of the table's width
-        console.print(title)
-    console.print(table)
-    return console
+    console.print(table)  # into memory: at a closed pipe, rich would end the process
+    (stream or sys.stdout).write("".join(f"{row.rstrip()}\n" for row in console.export_text().splitlines()))
 
 
 def _there(module: str) -> bool:

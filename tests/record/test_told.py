@@ -19,24 +19,20 @@ from treadle.sample.scores import wilson
 from typed_run import collected
 
 
-def test_a_stored_run_is_a_line_and_a_table(tmp_path: Path) -> None:
+def test_a_stored_run_is_a_line_and_a_picture(tmp_path: Path) -> None:
     stored = collected("CartPole-v1", out=tmp_path, episodes=20, workers=1)
     assert stored.summary is not None
     mean = sum(stored.summary.returns) / 20
     what = f"20 episodes of CartPole-v1 by random, {stored.summary.steps} steps, mean return {mean:.2f}"
     assert repr(stored) == f"<Stored: {what} in {stored.path}>"
     assert repr(stored.summary) == f"<Summary: {what}, hash {stored.summary.hash}>"
-    table = stored._repr_html_()
-    for text in ("episodes", "on disk", "busy", stored.summary.hash):
-        assert text in table
-    assert "recover_environment" not in table
-    assert f"<p>{what}</p><svg" in table
+    assert f"<p>Stored: {what} in {stored.path}</p><svg" in str(stored._repr_html_())
 
 
 def test_a_run_without_a_dataset() -> None:
     stored = Stored(Path("/data/mine"), None, None, False, 3)
     assert repr(stored) == "<Stored: no dataset, 3 finished episodes in /data/mine>"
-    assert "/data/mine" in stored._repr_html_()
+    assert stored._repr_html_() is None
 
 
 def test_many_workers_are_summarised() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from treadle import trees
-from treadle.progress import html_table
 
 SUCCESS_KEYS = ("is_success", "success")  # of an episode's last info
 
@@ -59,17 +58,6 @@ class Episode:
     def __repr__(self) -> str:
         return f"<Episode {self.index}: {len(self):,} steps, return {self.total_reward:,.2f}, {self._end}>"
 
-    def _repr_html_(self) -> str | None:
-        rows = [
-            ("steps", f"{len(self):,}"),
-            ("return", f"{self.total_reward:,.2f}"),
-            ("end", self._end),
-            ("seed", str(self.seed)),
-            *_shapes("observations", self.observations),
-            *_shapes("actions", self.actions),
-        ]
-        return html_table(rows, title=f"Episode {self.index}")
-
     @property
     def _end(self) -> str:
         how = [name for name in ("terminated", "truncated") if getattr(self, name).any()]
@@ -97,12 +85,3 @@ def success_of(info: Mapping[str, Any], keys: Iterable[str] = SUCCESS_KEYS) -> b
     except Exception:  # noqa: BLE001 - an object of somebody's, such as an array on another device
         return None
     return bool(value) if value.ndim == 0 and value.dtype.kind in "biuf" else None
-
-
-def _shapes(name: str, tree: Any) -> list[tuple[str, str]]:
-    """(path, what lies there) of each leaf: "observations/image", "uint8[15, 64, 64, 3]"."""
-    rows = []
-    for path, leaf in zip(trees.paths(tree), trees.leaves(tree), strict=True):
-        what = f"{leaf.dtype}{list(leaf.shape)}" if isinstance(leaf, np.ndarray) else f"{len(leaf):,} values"
-        rows.append(("/".join([name, *map(str, path)]), what))
-    return rows

@@ -24,14 +24,14 @@ from treadle.drawing import in_notebook
 from treadle.errors import UsageError, Where
 from treadle.play.recipe import RolloutRecipe, Shares
 from treadle.program.policies import policy_name
-from treadle.progress import Progress, Shows, Standing, html_table
+from treadle.progress import Progress, Shows, Standing
 from treadle.record import minari as minari_files
 from treadle.record.identity import identities
 from treadle.record.journal import REMEDY, Damaged, EpisodeNote, Journal
 from treadle.record.merge import MergeReport
 from treadle.record.parts import recover
 from treadle.record.run_directory import SUMMARY, RunDirectory
-from treadle.record.summary import Summary, about_episodes, rows_of, time_shares, write_summary
+from treadle.record.summary import Summary, about_episodes, time_shares, write_summary
 from treadle.record.verify import verify as verify_episodes
 from treadle.record.verify import verify_again
 from treadle.repro import versions
@@ -117,11 +117,8 @@ class Stored:
         return f"<Stored: {self.summary.in_short} in {self.path}{note}>"
 
     def _repr_html_(self) -> str | None:
-        if self.summary is None:
-            return html_table([("finished", f"{self.finished:,}"), ("in", str(self.directory))], title="no dataset")
-        table = html_table(rows_of(self.summary, before=self.before), title=str(self.path)) or ""
-        said = f"{self.summary.in_short}{'' if self.complete else ' (incomplete)'}"
-        return in_notebook(said, self.summary.returns, self.summary.successes) + table
+        found = self.summary
+        return None if found is None else in_notebook(repr(self)[1:-1], found.returns, found.successes)
 
 
 class Interrupted(KeyboardInterrupt):

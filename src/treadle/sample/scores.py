@@ -23,12 +23,10 @@ from treadle import seeding, trees
 from treadle.drawing import in_notebook
 from treadle.errors import UsageError
 from treadle.play.episode import Episode, success_of
-from treadle.progress import html_table
 from treadle.sample.skipping import Skipped
 
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
-IN_HTML = 10  # episodes that a notebook is shown
 SCORE_HEADER = ("episode", "return", "steps", "end", "seed")
 _BOOTSTRAP = 4  # the first number of the seed path of bootstraps
 
@@ -137,14 +135,8 @@ class Evaluation:
         return f"<Evaluation {self}>"
 
     def _repr_html_(self) -> str:
-        drawn = in_notebook(str(self), [each.total_reward for each in self.scores], [e.success for e in self.scores])
-        if self.tasks:
-            tasks = [(task, str(each).partition(": ")[2]) for task, each in self.tasks.items()]
-            return f"{drawn}{html_table(tasks) or ''}"
-        rows = [score.cells for score in self.scores[:IN_HTML]]
-        if len(self.scores) > IN_HTML:
-            rows.append((f"... and {len(self.scores) - IN_HTML:,} more", "", "", "", ""))
-        return f"{drawn}{html_table(rows, SCORE_HEADER) or ''}"
+        said = "; ".join([str(self), *(f"{task}: {each}" for task, each in self.tasks.items())])
+        return in_notebook(said, [each.total_reward for each in self.scores], [each.success for each in self.scores])
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,10 +170,6 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"<Comparison of {self.first.policy} with {self.second.policy}: {self}>"
-
-    def _repr_html_(self) -> str | None:
-        rows = [(each.policy, str(each).partition(": ")[2]) for each in (self.first, self.second)]
-        return html_table(rows, title=str(self))
 
 
 def score_of(episode: Episode, success: bool | None = None) -> Score:
