@@ -43,7 +43,7 @@ def test_help_says_of_every_option_what_it_is(words: str, capsys: pytest.Capture
     for each in fields(COMMANDS[words][0]):
         if each.metadata:
             assert said[each.name] in told
-            assert each.metadata.get("position") or option_name(each.name, each.metadata) in told
+            assert each.metadata.get("position") or option_name(each.name) in told
 
 
 def test_a_saved_model_without_torch_is_told_in_a_line(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from treadle.worker.stderr import plain
 
 OK, FAILED, WRONG, CTRL_C = 0, 1, 2, 130
 KEPT = 20  # failures of runs that have no directory
+LONGEST = 400  # characters: libraries put whole tables of arguments into what they raise
 
 
 def say(text: str) -> None:
@@ -87,7 +88,8 @@ def tell(error: Exception, *, debug: bool) -> None:
     """Say what an error is about; with `debug` its traceback first."""
     if debug:
         sys.stderr.write(printable("".join(traceback.format_exception(error))))
-        _print_remote(error)
+        if text := getattr(error, "remote_traceback", ""):
+            sys.stderr.write(printable(f"\nin the worker:\n{text}\n"))
     say(f"{explain(error)[0]}{_how_to_replay(error)}")
 
 
@@ -116,12 +118,6 @@ def _temporary() -> Path:
     return folder if ours else Path(tempfile.mkdtemp(prefix="treadle-"))
 
 
-def _print_remote(error: BaseException) -> None:
-    text = getattr(error, "remote_traceback", "")
-    if text:
-        print(printable(f"\nin the worker:\n{text}"), file=sys.stderr)
-
-
 def explain(error: Exception) -> tuple[str, int]:
     """Return the text and the exit code of an error."""
     if isinstance(error, StartupFailed):
@@ -140,6 +136,7 @@ def _of_startup(error: StartupFailed) -> tuple[str, int]:
     from gymnasium.error import DependencyNotInstalled
 
     from treadle.sample.failed import reason_of
+    from treadle.testing.verdict import short
 
     first = error.failures[0] if error.failures else error
     original = first.__cause__
@@ -148,18 +145,8 @@ def _of_startup(error: StartupFailed) -> tuple[str, int]:
     if isinstance(original, ModuleNotFoundError) and original.name:
         return f"the package {original.name} is not installed, or not on the import path ({reason_of(first)})", WRONG
     if isinstance(original, DependencyNotInstalled):
-        return f"{' '.join(str(original).split())}{_extra_of(str(original))}", WRONG
+        extra = "; or: pip install 'treadle[mujoco]'" if "mujoco" in str(original).lower() else ""
+        return f"{' '.join(str(original).split())}{extra}", WRONG
     if isinstance(first, WorkerError) and first.remote_traceback:
-        return f"the environment or policy could not be built: {_one_line(reason_of(first))}", FAILED
+        return f"the environment or policy could not be built: {short(reason_of(first), LONGEST)}", FAILED
     return f"a worker could not start: {reason_of(first)}", FAILED
-
-
-def _one_line(text: str, most: int = 400) -> str:
-    """At most so many characters; libraries put whole tables of arguments into what they raise."""
-    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
-
-
-def _extra_of(text: str) -> str:
-    """The extra of ours that brings what Gymnasium misses; "" when Gymnasium's own text is all there is."""
-    found = next((extra for extra in ("mujoco",) if extra in text.lower()), None)
-    return f"; or: pip install 'treadle[{found}]'" if found else ""

@@ -58,7 +58,7 @@ def _run(given: list[str]) -> int:
     except click_error as error:
         known = [words for words in COMMANDS if given[: words.count(" ") + 1] == words.split()]
         command = f"{known[0]} " if known else "dataset " if given[0] == "dataset" else ""
-        own = {options.option_name(each.name, each.metadata) for each in fields(COMMANDS[known[0]][0])} if known else ()
+        own = {options.option_name(each.name) for each in fields(COMMANDS[known[0]][0])} if known else ()
         if text := refusal([word for word in given if word.partition("=")[0] not in own]):
             failures.say(text)
             return 2
@@ -132,7 +132,7 @@ def _command(typer: Any, kind: Any, module: str, function: str, given: list[str]
         inspect.Parameter(
             each.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=_default(each),
+            default=inspect.Parameter.empty if each.default is MISSING else each.default,
             annotation=Annotated[hints[each.name], _parameter(typer, each, hints[each.name], said.get(each.name, ""))],
         )
         for each in found
@@ -159,12 +159,6 @@ def _with_panels(typer: Any) -> Any:
     return Panels
 
 
-def _default(each: Field[Any]) -> Any:
-    if each.default_factory is not MISSING:
-        return each.default_factory()
-    return inspect.Parameter.empty if each.default is MISSING else each.default
-
-
 def _parameter(typer: Any, each: Field[Any], hint: Any, said: str) -> Any:
     """Return typer's parameter of a field, whose type is `hint`."""
     about = each.metadata
@@ -179,4 +173,4 @@ def _parameter(typer: Any, each: Field[Any], hint: Any, said: str) -> Any:
         told["parser"] = path
     if about.get("position"):
         return typer.Argument(**told)
-    return typer.Option(options.option_name(each.name, about), min=about.get("least"), **told)
+    return typer.Option(options.option_name(each.name), min=about.get("least"), **told)

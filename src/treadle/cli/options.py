@@ -42,12 +42,11 @@ def typed(default: Any, metavar: str | None = None, **about: Any) -> Any:
     Args:
         default: MISSING: it must be given.
         metavar: what stands for its value in `--help`.
-        about: `name`: how it is typed, where not by the field's name. `position`: True of an argument, False of an
-            option. `shown`: the default as `--help` shows it. `means`: its `Meaning`, which raises UsageError; with
-            None the library does not get it. `argument`: the library's name for it. `least`: its least number.
+        about: `position`: True of an argument, False of an option. `shown`: the default as `--help` shows it. `means`:
+            its `Meaning`, which raises UsageError; with None the library does not get it. `argument`: the library's
+            name for it. `least`: its least number.
     """
-    kind = "default_factory" if default is list else "default"
-    return field(**{kind: default, "metadata": {"metavar": metavar, **about}})
+    return field(default=default, metadata={"metavar": metavar, **about})
 
 
 def help_of(command: type) -> tuple[str, dict[str, str]]:
@@ -60,9 +59,9 @@ def help_of(command: type) -> tuple[str, dict[str, str]]:
     return (inspect.getdoc(command) or "").partition("\n\nAttributes:\n")[0], said
 
 
-def option_name(name: str, about: Any) -> str:
+def option_name(name: str) -> str:
     """Return the name of a field's option."""
-    return about.get("name") or f"--{name.replace('_', '-')}"
+    return f"--{name.replace('_', '-')}"
 
 
 def workers(name: str, text: str) -> int | str:
@@ -148,7 +147,7 @@ class Command:
             about, value = each.metadata, getattr(self, each.name)
             means = about.get("means", lambda name, value: value) if about else None
             if means is not None:
-                found[about.get("argument", each.name)] = means(option_name(each.name, about), value)
+                found[about.get("argument", each.name)] = means(option_name(each.name), value)
         return found
 
 

@@ -48,7 +48,7 @@ def _films(options: Replay, arguments: dict[str, Any], choice: dict[str, Any]) -
     """Film what was chosen; the exit code: 0 when all of it was as recorded and has a film."""
     source, render = arguments["source"], options.render
     if unfit := [name for name in ALONE if getattr(options, name) not in (None, False)]:
-        raise UsageError(f"{option_name(unfit[0], {})} is of one replay in this process, and films are made in others")
+        raise UsageError(f"{option_name(unfit[0])} is of one replay in this process, and films are made in others")
     if render is not None and render.suffix in (".mp4", ".png"):
         raise UsageError(f"--render is a folder where episodes are chosen, got {render}")
     if options.episode is not None:

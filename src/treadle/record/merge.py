@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,10 +143,7 @@ def _texts(records: Sequence[Record]) -> dict[str, tuple[int, int, str]]:
 
 
 def _left_out(records: Sequence[Record]) -> list[str]:
-    counts: dict[str, int] = {}
-    for record in records:
-        for key in record.note.left_out:
-            counts[key] = counts.get(key, 0) + 1
+    counts = Counter(key for record in records for key in record.note.left_out)
     return [
         f"info {json.dumps(key)} left out of {count} of {len(records)} episodes: it has no fixed shape and is not JSON"
         for key, count in counts.items()

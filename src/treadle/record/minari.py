@@ -113,7 +113,6 @@ def load_minari(data: Path) -> MinariDataset:
 
 
 _NAMED = (gs.Box, gs.Discrete, gs.MultiDiscrete, gs.MultiBinary, gs.Text)
-_RAGGED = (gs.Graph, gs.Sequence, gs.OneOf)
 
 
 def _leaves(space: gym.Space, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], gym.Space]]:
@@ -125,14 +124,11 @@ def check_storable(space: gym.Space, name: str) -> None:
     """Raise TypeError, naming the place, when values of `space` have no place in a dataset."""
     for path, leaf in _leaves(space, (name,)):
         where = "/".join(path)
-        if isinstance(leaf, _RAGGED) or not (isinstance(leaf, _NAMED) or _is_text(leaf)):
+        text = leaf.dtype is not None and leaf.dtype.kind == "U"
+        if not (text or isinstance(leaf, _NAMED)):
             raise TypeError(f"{where} is a {type(leaf).__name__} space, which a dataset cannot store; flatten it first")
         if any("/" in key or key in ("", ".") for key in path):
             raise TypeError(f"{where}: a key with '/' or an empty one cannot name an array in a dataset")
-
-
-def _is_text(space: gym.Space) -> bool:
-    return space.dtype is not None and space.dtype.kind == "U"
 
 
 def foreign_texts(space: gym.Space) -> list[tuple[str, ...]]:

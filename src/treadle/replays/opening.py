@@ -23,7 +23,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from treadle import seeding
 from treadle.checks import path_of
 from treadle.errors import TreadleError, UsageError
 from treadle.program.ids import spec_of
@@ -33,6 +32,7 @@ from treadle.record.merge import load_known
 from treadle.record.run_directory import FAILURES, RunFiles, below
 from treadle.record.summary import Summary
 from treadle.repro import SUFFIX, Repro
+from treadle.sample.failed import about_episode
 from treadle.sample.run import LISTED
 from treadle.spaces import Layout
 
@@ -97,19 +97,8 @@ def _of_run(path: Path, index: int) -> Repro:
 def _of_arguments(path: Path, index: int, run: dict[str, Any]) -> Repro:
     if run["episodes"] is not None and not 0 <= index < run["episodes"]:
         raise UsageError(f"{path} has the episodes 0 to {run['episodes'] - 1}, not {index}")
-    repro = Repro(
-        {
-            "face": "episode",
-            "title": f"episode {index} of {run['env']}",
-            "seed": seeding.episode_env_seed(run["seed"], index),
-            "policy_seed": seeding.episode_policy_seed(run["seed"], index),
-            "index": index,
-            "root": run["seed"],
-            "max_steps": run["max_episode_steps"],
-            "deterministic": run.get("deterministic", False),
-            "wrappers": len(run["wrappers"]),
-        }
-    )
+    repro = Repro(about_episode(run["seed"], index, run["env"], run["max_episode_steps"]))
+    repro.about |= {"deterministic": run.get("deterministic", False), "wrappers": len(run["wrappers"])}
     named = {"env": run["env"], "policy": run["policy"]}
     named |= {f"wrapper {i}": wrapper for i, wrapper in enumerate(run["wrappers"])}
     for name, value in named.items():

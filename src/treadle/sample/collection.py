@@ -114,7 +114,7 @@ class Collection(Closes):
 
     def stats(self) -> dict[str, float]:
         """How the policy was asked, where that is in the caller; else {}."""
-        return {} if self.rows is None else self.rows.stats()
+        return {} if self.rows is None else self.rows.former.stats()
 
     def __iter__(self) -> Iterator[tuple[int, int, Any]]:
         growth, stream = self._growth, self.stream
@@ -161,7 +161,7 @@ class Collection(Closes):
             elif isinstance(event, Done) and event.tag is SHARES and event.reply.extras is not None:
                 found[event.worker.index] = Shares.together(event.reply.extras.infos.values())
         if self.rows is not None:
-            found[CALLER] = Shares(policy=self.rows.stats()["policy_seconds"])
+            found[CALLER] = Shares(policy=self.rows.former.stats()["policy_seconds"])
         return found
 
     def verdict(self, shares: dict[int, Shares], steps: int) -> str:
@@ -177,7 +177,7 @@ class Collection(Closes):
             more["slots"] = max(len(workers), min(AT_ONCE, len(self.source.schedule.lengths)))
         found = self.spent.figures(steps, tuple(each.busy for each in workers), **more)
         if self.rows is not None:
-            found = replace(found, away=max(found.away, shares[CALLER].policy), asked=self.rows.fitted())
+            found = replace(found, away=max(found.away, shares[CALLER].policy), asked=self.rows.former.fitted())
         return str(verdict(found))
 
     def warn(self) -> None:

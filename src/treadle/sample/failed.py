@@ -258,23 +258,27 @@ class Failures:
             log.warning("workers replaced in all: %d; episodes left out: %s", restarts, self)
 
 
-def repro_of(recipe: RolloutRecipe, root: int, index: int, error: CollectionFailed | None = None) -> Repro:
-    """How to play episode `index` of a run again, and what it failed of (`error`)."""
-    asking = recipe.asking
-    name = env_name(recipe.env.env)
-    about: dict[str, Any] = {
+def about_episode(root: int, index: int, env: str, max_steps: int | None) -> dict[str, Any]:
+    """Return what a `Repro` says of episode `index` of a run from the seed `root`."""
+    return {
         "face": "episode",
-        "title": f"episode {index} of {name}",
+        "title": f"episode {index} of {env}",
         "seed": seeding.episode_env_seed(root, index),
         "policy_seed": seeding.episode_policy_seed(root, index),
         "index": index,
         "root": root,
-        "max_steps": recipe.max_steps,
-        **({"deterministic": True} if recipe.deterministic else {}),
+        "max_steps": max_steps,
     }
+
+
+def repro_of(recipe: RolloutRecipe, root: int, index: int, error: CollectionFailed | None = None) -> Repro:
+    """How to play episode `index` of a run again, and what it failed of (`error`)."""
+    asking = recipe.asking
+    repro = Repro(about_episode(root, index, env_name(recipe.env.env), recipe.max_steps))
+    if recipe.deterministic:
+        repro.about["deterministic"] = True
     if asking is not None:  # the policy is asked in the caller
-        about |= {"asking": {"pad_to": asking.pad_to, "n_action_steps": asking.n_action_steps}}
-    repro = Repro(about)
+        repro.about["asking"] = {"pad_to": asking.pad_to, "n_action_steps": asking.n_action_steps}
     recipe_of(repro, recipe.env)
     repro.put("policy", recipe.policy if asking is None else asking.policy)
     repro.put("options", options_of(recipe.reset_options, index))

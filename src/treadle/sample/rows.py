@@ -51,6 +51,7 @@ class Rows:
 
     Attributes:
         policy: gets the rows; it is closed with the pool.
+        former: decides when it is asked.
         acting: None, or called with (index, steps so far) of each episode before the policy is asked for it.
     """
 
@@ -73,7 +74,7 @@ class Rows:
             n_action_steps=asking.n_action_steps,
             deterministic=recipe.deterministic,
         )
-        self._former = BatchFormer(self._seats, source.workers, asking.batch_size, asking.max_wait, asking.pad_to)
+        self.former = BatchFormer(self._seats, source.workers, asking.batch_size, asking.max_wait, asking.pad_to)
         assert pool.memory.rows is not None  # such a pool has rows
         self._rows = SlotRows(pool.memory.rows, pool.by_slot, cast=True)
         self._playing: dict[int, int] = {}
@@ -92,7 +93,7 @@ class Rows:
         """A trace has when the policy was asked, and how long the first row of each batch had waited."""
         recorder.lanes[tracing.FORMER] = "batch former"
         recorder.swap(WORKER, "policy", self.policy, "ask")
-        former, take, latest = self._former, self._former.take, 0.0
+        former, take, latest = self.former, self.former.take, 0.0
 
         def taken(now: float, coming: int) -> list[int]:
             nonlocal latest
@@ -133,20 +134,12 @@ class Rows:
                         f"of slot 0 {first}"
                     )
 
-    def stats(self) -> dict[str, float]:
-        """How the policy was asked: see `BatchFormer.stats`."""
-        return self._former.stats()
-
-    def fitted(self) -> tuple[float, float, int] | None:
-        """See `BatchFormer.fitted`."""
-        return self._former.fitted()
-
     def forget(self) -> None:
         """Nothing is under way any more, and what was being played is given up."""
         # who owes what the calls know: an interrupt may have lost what was told here, and the count with it
         self._coming = 0
         self._playing.clear()
-        self._former.clear()
+        self.former.clear()
 
     # -- handing out -------------------------------------------------------------------------------------------------
 
@@ -168,7 +161,7 @@ class Rows:
                     self._begin(worker, slot, indices[0])
                 else:
                     enough.add(worker.index)
-        while slots := self._former.take(time.monotonic(), self._coming):
+        while slots := self.former.take(time.monotonic(), self._coming):
             self._ask(sorted(slots))
 
     def _begin(self, worker: Worker, slot: int, index: int, anew: bool = False) -> None:
@@ -199,7 +192,7 @@ class Rows:
             actions, infos = self.policy.ask(self._rows.read(slots), slots)
             mailed = self._rows.write(actions, slots)
         except Exception as error:  # noqa: BLE001 - whatever the policy raises is placed
-            self._former.counts.policy += time.monotonic() - began
+            self.former.counts.policy += time.monotonic() - began
             blamed = self._blamed(error, slots)
             raise blamed from blamed.__cause__
         rows = {slot: row for row, slot in enumerate(slots)}
@@ -211,8 +204,8 @@ class Rows:
             for group in [[slot] for slot in mine] if alone else [mine]:
                 self._submit(worker, Op.STEP, self._rows.step_payload(worker, group, mailed), group)
         now = time.monotonic()
-        self._former.answered(len(slots), began, now)
-        if self._former.counts.batches == 1 and (cast := casts(actions, self._actions)):
+        self.former.answered(len(slots), began, now)
+        if self.former.counts.batches == 1 and (cast := casts(actions, self._actions)):
             self.policy.told.append(cast)
         for told in self.policy.told:
             self._fate.remarks[told] = 0, told
@@ -237,7 +230,7 @@ class Rows:
         if row is None:
             row = min(range(len(slots)), key=lambda each: self._playing[slots[each]])
         index = self._playing[slots[row]]
-        batch = f"batch {self._former.counts.batches + 1} of {len(slots)} rows"
+        batch = f"batch {self.former.counts.batches + 1} of {len(slots)} rows"
         if type(error) is Mismatch:
             hint = f"{error}{_mends(error)}"
             error = UsageError(f"row {row} of {batch}: the policy's actions do not fit the action space: {hint}")
@@ -256,10 +249,10 @@ class Rows:
     def ready(self, worker: Worker) -> None:
         """A worker has begun: its slots have new environments, and perhaps there are more of them than there were."""
         self._fate.ready(worker)
-        workers = self._former.workers = self._source.workers
+        workers = self.former.workers = self._source.workers
         self._source.least = self._seats + self._source.tally.added
         if not self._calls.growing:
-            self._former.choose()
+            self.former.choose()
             fair = -(-self._seats // workers)
             for each in self._pool.workers:
                 mine = sorted(self._playing.keys() & each.slots, key=self._steps.__getitem__, reverse=True)
@@ -269,7 +262,7 @@ class Rows:
 
     def patience(self) -> float | None:
         """Until a failure is raised, or a batch is asked however few wait."""
-        limits = [self._fate.patience(), self._former.wait(time.monotonic())]
+        limits = [self._fate.patience(), self.former.wait(time.monotonic())]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def answered(self, event: Done) -> Results:
@@ -301,7 +294,7 @@ class Rows:
                 self._moves.remove(slot)
                 self._source.lose(worker.index, self._playing.pop(slot))
             else:
-                self._former.ready(slot, now)
+                self.former.ready(slot, now)
         self._time(worker, len(slots), now - float(self._since[slots[0]]))
         return found
 
@@ -318,7 +311,7 @@ class Rows:
             self._counted[index] = 0, spent
             passed = max(spent - before, 0) * 1e-9
         seconds = passed / steps
-        self._former.stepped(seconds)
+        self.former.stepped(seconds)
         known = self._busy.get(index)
         self._busy[index] = seconds if known is None else 0.9 * known + 0.1 * seconds
 
@@ -354,7 +347,7 @@ class Rows:
         worker = event.worker
         for tag in event.tags:
             self._coming -= len(tag) if type(tag) is tuple else 0
-        self._former.gone(worker.slots)
+        self.former.gone(worker.slots)
         if event.verdict is None:  # nobody has asked yet what it was playing
             self._fate.blame(worker, event.error)
         for slot in worker.slots:
