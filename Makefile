@@ -11,7 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?=
 ARGS ?=
-# Half of a test's time is the start of an interpreter, so two at a time take three fifths of the time.
+# Half of a test's time is the start of an interpreter, so two at a time take three fifths of the time. Each start reads
+# the bytecode that compileall writes, also where PYTHONDONTWRITEBYTECODE is set.
 PARALLEL := -n 2 --dist worksteal
 
 .PHONY: help setup setup-heavy demo smoke quick test test-all test-foreign test-pythons bench bench-guard notebook format docs docs-serve release clean clean-all
@@ -47,10 +48,12 @@ test: setup ## lint, types and the tests that need nothing heavy; CI runs this f
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python -m compileall -q src
 	TREADLE_TEST_REQUIRE=1 $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 # With `make test` before it, every test has run once. 5: ARGS left none.
 test-all: setup-heavy ## the tests that `make test` leaves out: heavy and slow ones
+	$(BIN)/python -m compileall -q src
 	TREADLE_TEST_ALL=1 $(BIN)/python -m pytest $(PARALLEL) -m '(heavy or slow) and not ray' $(ARGS) || [ $$? = 5 ]
 	@# a process that has been on a cluster keeps Ray's threads, and what forks refuses it
 	TREADLE_TEST_ALL=1 $(BIN)/python -m pytest $(PARALLEL) -m ray $(ARGS) || [ $$? = 5 ]
