@@ -349,6 +349,7 @@ BAD = {
     "wrong kwargs": (("CartPole-v1", "--episodes", 1, "--env-kwargs", '{"wings": 2}'), 1, "'wings'"),
     "wrong option": (("CartPole-v1", "--episode", 1, "--bogus"), 2, "--help"),
     "wrong import": (("no_such_pkg:CartPole-v1", "--episodes", 1), 2, "no_such_pkg"),
+    "an option that went": (("CartPole-v1", "--episodes", 1, "--wrap", "a:B"), 2, "may be a function that returns a"),
     "no policy file": (("CartPole-v1", "--episodes", 1, "--policy", "gone.py:act"), 2, "no file gone.py"),
     "no policy module": (("CartPole-v1", "--episodes", 1, "--policy", "gone:act"), 2, "no module 'gone'"),
 }

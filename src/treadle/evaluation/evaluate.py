@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Unpack
 
 import gymnasium as gym
@@ -29,9 +31,11 @@ from treadle.sample.failed import CollectionFailed, Failures
 from treadle.sample.inference import many_at_once
 from treadle.sample.named import env_of, reference_of
 from treadle.sample.run import EpisodeKeywords, Run, RunKeywords
-from treadle.sample.scores import Evaluation, Score, ScoreRemark, about_of, digest_of, evaluation_of, wilson
+from treadle.sample.scores import CONFIDENCE, Evaluation, Score, ScoreRemark, about_of, digest_of, evaluation_of, wilson
 from treadle.sample.skipping import Skipped
 from treadle.worker.options import chosen
+
+Z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
 
 
 class ScoreKeywords(EpisodeKeywords, total=False):
@@ -236,18 +240,27 @@ class _SoFar:
 
     def __init__(self) -> None:
         self._count = self._successes = self._said = 0
+        self._sum = self._squares = 0.0
 
     def add(self, note: EpisodeNote) -> None:
         """One more."""
         self._count += 1
+        self._sum += note.total_reward
+        self._squares += note.total_reward**2
         self._said += note.success is not None
         self._successes += note.success is True
 
     def __call__(self, now: Standing) -> None:
-        """Write the rate of success, where episodes say, into a run's standing, with Wilson's interval."""
+        """Write it into a run's standing: the rate of success with Wilson's interval, or the mean return with that of a
+        normal distribution."""
+        n = self._count
         if self._said:
-            low, high = wilson(self._successes, self._count)
-            now.result = f"success {self._successes / self._count:.0%} [{low:.0%}, {high:.0%}]"
+            low, high = wilson(self._successes, n)
+            now.result = f"success {self._successes / n:.0%} [{low:.0%}, {high:.0%}]"
+        elif n > 1:
+            mean = self._sum / n
+            half = Z * math.sqrt(max(0.0, self._squares / n - mean**2) / (n - 1))
+            now.result = f"mean return {mean:,.2f} [{mean - half:,.2f}, {mean + half:,.2f}]"
 
 
 def _score(note: EpisodeNote) -> Score:
