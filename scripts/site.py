@@ -109,7 +109,7 @@ def commands() -> str:
         for each in fields(kind):
             if each.metadata:
                 about = each.metadata
-                typed = each.name.upper() if about.get("position") else option_name(each.name, about)
+                typed = each.name.upper() if about.get("position") else option_name(each.name)
                 default = "required" if each.default is MISSING and each.default_factory is MISSING else each.default
                 shown = "" if default in (None, False, MISSING) else f"`{about.get('shown') or default}`"
                 parts.append(f"| `{typed}` | {shown} | {cell(said.get(each.name, ''))} |")
