@@ -164,3 +164,18 @@ def test_programs_that_come_later_are_named_and_what_was_before_does_not_count(m
         figures = vector._core.measured.judged()
         assert 0 < figures.calls < 12
         assert "of them yours" in str(vector.stats())
+
+
+def test_programs_that_come_later_are_named_in_partial_batches_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    others, since = [0.0], Usage.since
+    monkeypatch.setattr(Usage, "since", lambda usage: since(usage)._replace(others=others[0]))
+    monkeypatch.setattr(measured, "RECENT", 10_000_000)
+    with closing(treadle.VectorEnv([partial(Waits, step=0.02)] * 2, workers=2, inline=0)) as vector:
+        vector.async_reset(seed=0)
+        for step in range(24):
+            others[0] = 0.0 if step < 12 else 1.1
+            *_, infos = vector.recv(min=2)
+            vector.send([0, 0], infos["env_id"])
+        vector.recv(min=2)
+        assert vector._core.measured.judged().elapsed < 24 * 0.02
+        assert "of them yours" in str(vector.stats())

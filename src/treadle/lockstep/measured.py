@@ -64,6 +64,12 @@ class Measured(Spent):
         """Stop measuring batches of all slots: from now on slots go on by themselves."""
         self.marks[DUE], self._looks = sys.maxsize, 0
 
+    def leave(self) -> None:
+        """Note that a call ends; of slots that go on by themselves, look at other programs' use of the cores."""
+        super().leave()
+        if self.marks[DUE] == sys.maxsize and self._crowd_changed(self.marks[LEFT]):
+            self.restart()
+
     def look(self, advance: Callable[[Any], Any], actions: Any) -> Any:
         """Call `advance`, and measure the call."""
         self.before()
