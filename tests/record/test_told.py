@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from treadle.evaluation.evaluate import evaluate
+from treadle.pool.processor import shown as size
 from treadle.record.dataset import Stored
 from treadle.record.run_directory import SUMMARY
 from treadle.record.shards import merge_shards
-from treadle.record.summary import Summary, busy, read_summary, rows_of, size
+from treadle.record.summary import Summary, busy, read_summary, rows_of
 from treadle.sample.scores import wilson
 from typed_run import collected
 
@@ -56,7 +57,7 @@ def test_a_summary_says_what_binds_a_run(tmp_path: Path, inference: str) -> None
 
 
 def test_sizes() -> None:
-    assert [size(count) for count in (999, 12_345, 5.2e6, 7e12)] == ["999 bytes", "12.3 kB", "5.2 MB", "7.0 TB"]
+    assert [size(count) for count in (999, 12_345, 5.2e6, 7e9)] == ["999 bytes", "12.3 kB", "5.2 MB", "7 GB"]
 
 
 class Reach(gym.Env[Any, Any]):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, Unpack
 
 import gymnasium as gym
@@ -31,11 +29,9 @@ from treadle.sample.failed import CollectionFailed, Failures
 from treadle.sample.inference import many_at_once
 from treadle.sample.named import env_of, reference_of
 from treadle.sample.run import EpisodeKeywords, Run, RunKeywords
-from treadle.sample.scores import CONFIDENCE, Evaluation, Score, ScoreRemark, about_of, digest_of, evaluation_of, wilson
+from treadle.sample.scores import Evaluation, Score, ScoreRemark, about_of, digest_of, evaluation_of, so_far
 from treadle.sample.skipping import Skipped
 from treadle.worker.options import chosen
-
-Z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
 
 
 class ScoreKeywords(EpisodeKeywords, total=False):
@@ -159,14 +155,18 @@ class Scored:
 
     def _keep(self, out: str | Path, how: Making) -> Evaluation:
         """Play it into the directory `out`."""
-        folder, so_far = path_of("out", out).absolute(), _SoFar()
+        folder = path_of("out", out).absolute()
         policy, sends = policy_name(self.run.policy), self.run.cluster is not None
-        results = Results(folder, policy, self._task_of, self.keys, sends, self._drawn, so_far.add)
+        results = Results(folder, policy, self._task_of, self.keys, sends, self._drawn)
         tasks = {"tasks": self.references} if self.tasks else {}
         about = {"format": FORMAT, "kind": "evaluation", "success_keys": list(self.keys), **tasks}
+
+        def tell(now: Standing) -> None:
+            now.result = so_far([*results.notes.values()])
+
         try:
             with RunDirectory(folder) as place:
-                summary: Any = make(self.run, results, place, how, about=about, tell=so_far).summary
+                summary: Any = make(self.run, results, place, how, about=about, tell=tell).summary
                 whole = [record.note for record in read(folder / KEPT, "kept")]
         except (CollectionFailed, Interrupted) as stopped:
             stopped.stored = self._result(results.notes.values(), results.left_out.values())
@@ -186,12 +186,12 @@ class Scored:
 
     def _play(self, progress: Shows) -> Evaluation:
         """Play it and keep nothing."""
-        shown, failures, notes, so_far = Progress(progress), Failures(), list[EpisodeNote](), _SoFar()
+        shown, failures, notes = Progress(progress), Failures(), list[EpisodeNote]()
         told = shown.tell
 
         def tell(now: Standing) -> None:
             assert told is not None
-            so_far(now)
+            now.result = so_far(notes)
             told(now)
 
         recipe = replace(self.run.recipe, sink=partial(Scorer, self.keys))
@@ -200,7 +200,6 @@ class Scored:
             with self.run.collection(self.run.schedule(), **begun) as playing, shown:
                 for _, _, note in playing:
                     notes.append(note)
-                    so_far.add(note)
                 playing.fate.failures.close(playing.tally.restarts)
                 why = playing.verdict(playing.shares(), sum(note.length for note in notes))
             asked, said = playing.stats(), playing.notes()
@@ -233,34 +232,6 @@ class Scored:
         }
         remarks = remarks_of(played, lost, verified, self._drawn)
         return replace(evaluation_of(policy, scores, seed), tasks=parts, left_out=tuple(lost), remarks=remarks)
-
-
-class _SoFar:
-    """The lines of an evaluation about the episodes that it has added, as it goes on."""
-
-    def __init__(self) -> None:
-        self._count = self._successes = self._said = 0
-        self._sum = self._squares = 0.0
-
-    def add(self, note: EpisodeNote) -> None:
-        """One more."""
-        self._count += 1
-        self._sum += note.total_reward
-        self._squares += note.total_reward**2
-        self._said += note.success is not None
-        self._successes += note.success is True
-
-    def __call__(self, now: Standing) -> None:
-        """Write it into a run's standing: the rate of success with Wilson's interval, or the mean return with that of a
-        normal distribution."""
-        n = self._count
-        if self._said:
-            low, high = wilson(self._successes, n)
-            now.result = f"success {self._successes / n:.0%} [{low:.0%}, {high:.0%}]"
-        elif n > 1:
-            mean = self._sum / n
-            half = Z * math.sqrt(max(0.0, self._squares / n - mean**2) / (n - 1))
-            now.result = f"mean return {mean:,.2f} [{mean - half:,.2f}, {mean + half:,.2f}]"
 
 
 def _score(note: EpisodeNote) -> Score:

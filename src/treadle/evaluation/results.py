@@ -41,7 +41,6 @@ class Results:
         success_keys: of infos.
         send: True where workers do not see the directory: they send the encoded episodes.
         drawn: True where a policy draws its actions.
-        watch: called with each episode's note, in order of arrival.
     """
 
     packages: Sequence[str] = ()
@@ -54,9 +53,8 @@ class Results:
         success_keys: tuple[str, ...],
         send: bool,
         drawn: bool,
-        watch: Callable[[EpisodeNote], None],
     ) -> None:
-        self._folder, self._policy, self._task_of, self._drawn, self._watch = folder, policy, task_of, drawn, watch
+        self._folder, self._policy, self._task_of, self._drawn = folder, policy, task_of, drawn
         self._writer = partial(PartWriter, stored="scores", success_keys=success_keys, send=send)
         self.output = self.data = folder / STEPS
         self.notes: dict[int, EpisodeNote] = {}
@@ -89,7 +87,6 @@ class Results:
     def have(self, note: EpisodeNote) -> None:
         self.notes[note.index] = note
         self._append([note])
-        self._watch(note)
 
     def merge(self, parts: Path, notes: list[EpisodeNote], spaces: Any, spec: str | None) -> MergeReport:
         records = select(parts, notes)

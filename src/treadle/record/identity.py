@@ -48,7 +48,8 @@ def identities(**things: Any) -> dict[str, str | None]:
 
     "by" says which Python and cloudpickle made them: digests are comparable where that is the same.
     """
-    found: dict[str, str | None] = {"by": _dialect()}
+    by = f"python {platform.python_version()}, cloudpickle {cloudpickle.__version__}"
+    found: dict[str, str | None] = {"by": by}
     for name, thing in things.items():
         members = {f"{name} {i}": each for i, each in enumerate(thing)} if isinstance(thing, list) else {name: thing}
         for key, member in members.items():
@@ -66,10 +67,6 @@ def compared(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[st
         return [], given
     unknown = [name for name in given if "" in (before.get(name), now[name])]
     return [name for name in given if name not in unknown and before.get(name) != now[name]], unknown
-
-
-def _dialect() -> str:
-    return f"python {platform.python_version()}, cloudpickle {cloudpickle.__version__}"
 
 
 class _Canonical(pickling.Pickler):

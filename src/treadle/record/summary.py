@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.play.recipe import Shares
+from treadle.pool.processor import shown
 from treadle.progress import duration
 from treadle.record.journal import EpisodeNote
 from treadle.sample.skipping import Skipped, grouped
@@ -315,11 +316,11 @@ def verified(summary: Summary) -> str:
 
 def on_disk(summary: Summary) -> str:
     """The dataset's size, and what of it the arrays are."""
-    raw, more = size(summary.raw_bytes), summary.disk_bytes - summary.raw_bytes
+    raw, more = shown(summary.raw_bytes), summary.disk_bytes - summary.raw_bytes
     about = f"{raw} before compression"
     if more > 0:  # small arrays are not compressed, and each has a header
-        about = f"{raw} of arrays, and {size(more / summary.episodes)} an episode for the format"
-    return f"{size(summary.disk_bytes)} ({about})"
+        about = f"{raw} of arrays, and {shown(more / summary.episodes)} an episode for the format"
+    return f"{shown(summary.disk_bytes)} ({about})"
 
 
 def missing(summary: Summary) -> list[str]:
@@ -339,12 +340,3 @@ def busy(shares: Sequence[float]) -> str:
         return "  ".join(f"{share:.0%}" for share in shares) + "  of the time, by worker"
     mean = sum(shares) / len(shares)
     return f"mean {mean:.0%}  min {min(shares):.0%}  max {max(shares):.0%}  of the time, {len(shares)} workers"
-
-
-def size(count: float) -> str:
-    """Bytes as people read them: "12.3 MB"."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

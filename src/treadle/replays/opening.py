@@ -28,7 +28,7 @@ from treadle.errors import TreadleError, UsageError
 from treadle.program.ids import spec_of
 from treadle.progress import printable
 from treadle.record.hdf5 import arrays_of
-from treadle.record.merge import load_known
+from treadle.record.merge import data_file
 from treadle.record.run_directory import FAILURES, RunFiles, below
 from treadle.record.summary import Summary
 from treadle.repro import SUFFIX, Repro
@@ -126,27 +126,22 @@ def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
     found = stored_episode(repro)
     if found is None or "rewards" in repro.arrays:
         return
-    path, summary, at = found
-    steps, results = summary.lengths[at], summary.dataset.endswith(".hdf5")  # of an evaluation, without observations
-    episode: Any
-    if results:
-        episode = arrays_of(below(path, summary.dataset), at)
-    else:
-        episode = vars(next(iter(load_known(path).iterate_episodes([at]))))
+    (path, summary, at), file = found, below(found[0], found[1].dataset)
+    evaluated = file.suffix == ".hdf5"  # without observations
+    file, steps = file if evaluated else data_file(file), summary.lengths[at]
+    if not file.exists():
+        raise UsageError(f"no dataset in {path}: {file} is missing")
+    episode = arrays_of(file, at)
     for name, space, more in (("observation", observation_space, 1), ("action", action_space, 0)):
-        layout, key = Layout.of(space), f"{name}s"
-        leaves = [None] * len(layout.leaves) if results else layout.flatten(episode[key])
-        for i, (leaf, values) in enumerate(zip(layout.leaves, leaves, strict=True)):
-            if results:
-                parts = (f"_index_{each}" if isinstance(each, int) else str(each) for each in leaf.path)
-                values = episode.get("/".join([key, *parts]))
+        for i, leaf in enumerate(Layout.of(space).leaves):
+            parts = (f"_index_{each}" if isinstance(each, int) else str(each) for each in leaf.path)
+            values = episode.get("/".join([f"{name}s", *parts]))
             if leaf.fixed and values is not None:
-                repro.arrays[f"{name}.{i}"] = np.asarray(values)[: steps + more]
-    if results:
+                repro.arrays[f"{name}.{i}"] = values[: steps + more]
+    if evaluated:
         repro.arrays["digest"] = np.frombuffer(bytes.fromhex(summary.digests[at]), np.uint8)
-    repro.arrays["rewards"] = np.asarray(episode["rewards"])[:steps]
-    terminated, truncated = (np.asarray(episode[name])[:steps] for name in ("terminations", "truncations"))
-    repro.arrays["ends"] = terminated + 2 * truncated.astype(np.uint8)
+    repro.arrays["rewards"] = episode["rewards"][:steps]
+    repro.arrays["ends"] = episode["terminations"][:steps] + 2 * episode["truncations"][:steps].astype(np.uint8)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from treadle.sample.skipping import Skipped
 
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
+Z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
 SCORE_HEADER = ("episode", "return", "steps", "end", "seed")
 _BOOTSTRAP = 4  # the first number of the seed path of bootstraps
 
@@ -265,8 +266,19 @@ def success_rate(said: Sequence[bool | None]) -> tuple[float, float, float] | No
 
 def wilson(successes: int, count: int) -> tuple[float, float]:
     """Wilson's score interval of a share of `count` >= 1 trials, at `CONFIDENCE`."""
-    z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
-    share, scale = successes / count, 1 + z**2 / count
-    middle = (share + z**2 / (2 * count)) / scale
-    half = z / scale * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    share, scale = successes / count, 1 + Z**2 / count
+    middle = (share + Z**2 / (2 * count)) / scale
+    half = Z / scale * math.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def so_far(episodes: Sequence[Any]) -> str:
+    """Return the rate of success of episodes with Wilson's interval, or their mean return with that of a normal
+    distribution; "" of fewer than two."""
+    if rate := success_rate([each.success for each in episodes]):
+        return "success {:.0%} [{:.0%}, {:.0%}]".format(*rate)
+    if len(episodes) < 2:
+        return ""
+    returns = np.array([each.total_reward for each in episodes])
+    mean, half = returns.mean(), Z * returns.std() / math.sqrt(len(episodes) - 1)
+    return f"mean return {mean:,.2f} [{mean - half:,.2f}, {mean + half:,.2f}]"

@@ -13,11 +13,12 @@ import sys
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
+from types import SimpleNamespace
 from typing import Any
 
 from treadle import __version__
 from treadle.memory.arena import memory_available
-from treadle.pool.processor import shown, used
+from treadle.pool.processor import Usage, shown, used
 from treadle.testing.verdict import WARNING, Report
 from treadle.vector.shares import GRAPHICS
 from treadle.wire.bell import quota
@@ -168,9 +169,8 @@ def _shm() -> dict[str, int] | None:
 
 def _others() -> float | None:
     """Return the cores that other programs use now, of those that this process may use; None: unknown."""
-    before, mine, began = used(), time.process_time(), time.monotonic()
-    if before is None:
+    if used() is None:
         return None
+    usage = Usage(SimpleNamespace(workers=()))
     time.sleep(LOOK)
-    busy, own, elapsed = (used() or before) - before, time.process_time() - mine, time.monotonic() - began
-    return round(max(0.0, (busy * len(os.sched_getaffinity(0)) - own) / elapsed), 2)
+    return round(usage.since().others, 2)

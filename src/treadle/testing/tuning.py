@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -15,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from treadle import seeding
 from treadle.checks import check_seconds, check_whole
-from treadle.pool.processor import times_of, used
+from treadle.pool.processor import Usage, used
 from treadle.program.asking import CallerPolicy
 from treadle.program.base import OnEnd
 from treadle.program.policies import built_policy, policy_name
@@ -231,16 +232,15 @@ def tune(
             todo += [each for each in _proposed(one, num_envs) if each not in known]
         running.sort(key=lambda each: (each.how.least is not None, each.how.workers or 0))
         result.rates = {each.how: [] for each in running}
-        before, began = used(), time.monotonic()
-        own, end, at = _own(running), time.monotonic() + seconds, 0
+        usage = Usage(SimpleNamespace(workers=[it for each in running for it in each.vector._pool.workers]))
+        end, at = time.monotonic() + seconds, 0
         while time.monotonic() < end or at < ROUNDS:
             progress(f"round {at + 1}")
             for each in running[at % len(running) :] + running[: at % len(running)]:
                 result.rates[each.how].append(each.turn(TURN))
             at += 1
-        busy, mine, elapsed = used(), _own(running) - own, time.monotonic() - began
-        if before is not None and busy is not None:
-            result.others = round(max(0.0, (busy - before) * bell.cores() - mine) / elapsed, 2)
+        if used() is not None:
+            result.others = round(usage.since().others, 2)
         for each in running:
             each.finish()
     return result
@@ -252,12 +252,6 @@ def _proposed(one: Running, n: int) -> Iterator[Arrangement]:
     figures = core.measured.judged(int(one.vector.stats().steps.sum()), True)
     found = (meant(change, n, one.how) for change, _ in changes(figures, verdict(figures).kind))
     yield from (each for each in found if each is not None)
-
-
-def _own(running: list[Running]) -> float:
-    """Return the seconds of processor time of this process and the vectors' workers so far."""
-    pids = [worker.pid for each in running for worker in each.vector._pool.workers if not worker.in_caller]
-    return time.process_time() + sum(times_of(pid)[0] for pid in pids)
 
 
 def _shown(env: Any) -> str:
