@@ -21,6 +21,7 @@ from typing import Any
 from treadle.evaluation.remarks import remarks_of
 from treadle.record.hdf5 import assemble
 from treadle.record.journal import EpisodeNote
+from treadle.record.making import Product
 from treadle.record.merge import MergeReport, overall_hash, select
 from treadle.record.outcomes import Outcome
 from treadle.record.parts import KEPT, PartWriter, keep
@@ -32,8 +33,8 @@ from treadle.whole_file import opened, why, written
 STEPS = "steps.hdf5"
 
 
-class Results:
-    """The results of a run in the directory `folder`: a `treadle.record.making.Product`.
+class Results(Product):
+    """The results of a run in the directory `folder`.
 
     Args:
         policy: its name.
@@ -42,8 +43,6 @@ class Results:
         send: True where workers do not see the directory: they send the encoded episodes.
         drawn: True where a policy draws its actions.
     """
-
-    packages: Sequence[str] = ()
 
     def __init__(
         self,

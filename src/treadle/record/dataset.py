@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -19,15 +19,13 @@ from treadle.record import minari as minari_files
 from treadle.record.columns import hasher
 from treadle.record.hdf5 import deflater
 from treadle.record.journal import EpisodeNote
-from treadle.record.making import RETRY, Interrupted, Making, Stored, make
+from treadle.record.making import RETRY, Interrupted, Making, Product, Stored, make
 from treadle.record.merge import MergeReport, data_file, merge
 from treadle.record.parts import PartWriter
 from treadle.record.run_directory import FORMAT, RunDirectory
 from treadle.record.shards import shard_of
-from treadle.record.summary import Summary
 from treadle.sample.named import file_and_name
 from treadle.sample.run import Run, StoredKeywords
-from treadle.sample.skipping import Skipped
 from treadle.whole_file import read_json
 
 __all__ = ["Interrupted", "Stored", "collect_dataset"]
@@ -115,11 +113,11 @@ def store(
         return make(made, product, place, Making(command, verify=verify, shard=part, **how), about=about)
 
 
-class _Dataset:
-    """The dataset of a run in the directory `folder`: a `Product`. `writer`: a worker's `PartWriter`, but for its
+class _Dataset(Product):
+    """The dataset of a run in the directory `folder`. `writer`: a worker's `PartWriter`, but for its
     directory. `log`: counts each episode."""
 
-    packages: Sequence[str] = ("minari",)
+    packages = ("minari",)
 
     def __init__(
         self, folder: Path, name: str, policy: str, writer: Callable[..., PartWriter], log: Log | None
@@ -144,12 +142,6 @@ class _Dataset:
 
     def begin(self, notes: Sequence[EpisodeNote]) -> None:
         self._first = not notes
-
-    def lose(self, skipped: Collection[Skipped]) -> None:
-        """The directory knows."""
-
-    def remarks(self, notes: Sequence[EpisodeNote], summary: Summary) -> list[dict[str, Any]]:
-        return []
 
     def have(self, note: EpisodeNote) -> None:
         if self._first:

@@ -13,6 +13,7 @@ arrays before compression, so it does not differ.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -107,12 +108,11 @@ def _statistics(rewards: np.ndarray) -> tuple[float, ...]:
     return total, mean, spread, float(np.maximum.reduce(rewards)), float(np.minimum.reduce(rewards))
 
 
-class _File:
+class _File(io.FileIO):
     """The file below HDF5. HDF5 does not see a failed write, which would end the process: `check` raises it."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._at, self._end = 0, 0
+        super().__init__(path, "w+")
         self._error: tuple[Any, ...] | None = None  # what it said; the error itself would keep its frames
 
     def check(self) -> None:
@@ -120,45 +120,22 @@ class _File:
         if self._error is not None:
             raise OSError(*self._error)
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._end}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
     def write(self, data: Any) -> int:
         left = memoryview(data)
         size = len(left)
-        self._end = max(self._end, self._at + size)
         try:
             while len(left) and self._error is None:
-                done = os.pwrite(self._fd, left, self._at)
-                left, self._at = left[done:], self._at + done
+                left = left[super().write(left) :]
         except OSError as error:
             self._error = error.args
-        self._at += len(left)
         return size
 
-    def readinto(self, data: Any) -> int:
-        found = os.pread(self._fd, len(data), self._at)
-        data[: len(found)] = found
-        self._at += len(found)
-        return len(found)
-
-    def truncate(self, size: int) -> int:
-        self._end = size
+    def truncate(self, size: int | None = None) -> int:
         try:
-            os.ftruncate(self._fd, size)
+            super().truncate(size)
         except OSError as error:
             self._error = self._error or error.args
-        return size
-
-    def flush(self) -> None:
-        """Nothing is buffered here."""
-
-    def close(self) -> None:
-        os.close(self._fd)
+        return size or 0
 
 
 class _Writer:
@@ -271,8 +248,7 @@ class Reader:
     """
 
     def __init__(self, path: Path, episodes: int) -> None:
-        with opened(path):  # its errors say more than the library's
-            pass
+        opened(path).close()  # its errors say more than the library's
         self._path = path
         try:
             self._file = library().File(path, "r", locking=False)
@@ -327,6 +303,7 @@ def _chunks(array: Any, rows: int) -> Iterable[bytes]:
 
 
 def arrays_of(path: Path, number: int) -> dict[str, np.ndarray]:
-    """The arrays of one episode of a file as they are stored, by path."""
+    """The arrays of one episode of a file as they are stored, by path. Raises ValueError for what is no file."""
+    opened(path).close()
     with library().File(path, "r") as file:
         return {"/".join(name): array[()] for name, array in _arrays(file[f"episode_{number}"], ())}

@@ -49,7 +49,7 @@ REPLACE = "replace"  # what is there goes, and the run begins again
 
 
 class Product(Protocol):
-    """The product of a run's episodes.
+    """The product of a run's episodes; a base class.
 
     Attributes:
         output: its path in DIR; it is removed when another run begins there.
@@ -59,7 +59,7 @@ class Product(Protocol):
 
     output: Path
     data: Path
-    packages: Sequence[str]
+    packages: Sequence[str] = ()
 
     def sink(self, parts: Path) -> Callable[[int, Any, Any], Any]:
         """Return a worker's sink, which stores its episodes: see `RolloutRecipe.sink`."""
@@ -71,7 +71,8 @@ class Product(Protocol):
         """Begin in the run's directory, with the episodes of an earlier part, before the first episode is made."""
 
     def lose(self, skipped: Collection[Skipped]) -> None:
-        """Note all episodes that are left out."""
+        """Note all episodes that are left out; the directory has their list, too."""
+        return
 
     def have(self, note: EpisodeNote) -> None:
         """Note a finished episode."""
@@ -81,6 +82,7 @@ class Product(Protocol):
 
     def remarks(self, notes: Sequence[EpisodeNote], summary: Summary) -> list[dict[str, Any]]:
         """Return the remarks of a summary of these episodes."""
+        return []
 
 
 @dataclass(frozen=True, repr=False)

@@ -160,11 +160,8 @@ def write_summary(path: str | Path, summary: Summary) -> None:
     Raises:
         OSError: when it cannot be written, with the path; an older file stays.
     """
-    try:
-        with written(Path(path), 0o600) as file:  # the command may hold a token
-            file.write(summary_json(summary).encode() + b"\n")
-    except OSError as error:
-        raise OSError(error.errno, f"cannot write the summary: {error.strerror}", str(path)) from error
+    with written(Path(path), 0o600) as file:  # the command may hold a token
+        file.write(summary_json(summary).encode() + b"\n")
 
 
 def summary_json(summary: Summary) -> str:

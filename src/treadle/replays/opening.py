@@ -126,9 +126,9 @@ def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
     found = stored_episode(repro)
     if found is None or "rewards" in repro.arrays:
         return
-    (path, summary, at), file = found, below(found[0], found[1].dataset)
-    evaluated = file.suffix == ".hdf5"  # without observations
-    file, steps = file if evaluated else data_file(file), summary.lengths[at]
+    path, summary, at = found
+    steps, evaluated = summary.lengths[at], summary.dataset.endswith(".hdf5")  # of an evaluation, without observations
+    file = below(path, summary.dataset if evaluated else str(data_file(Path(summary.dataset))))
     if not file.exists():
         raise UsageError(f"no dataset in {path}: {file} is missing")
     episode = arrays_of(file, at)

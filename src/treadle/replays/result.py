@@ -81,7 +81,7 @@ class Replay:
     @property
     def failed(self) -> str:
         """Return the failure of the replay in one line; "" for none."""
-        place = user_frame(self.stack, innermost_first=self.stack.startswith("Stack"))
+        place = user_frame(self.stack)
         at = f" ({place})" if place else ""
         if self.died:
             return f"{self.died}{at}"

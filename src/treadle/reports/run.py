@@ -314,8 +314,7 @@ def outlines(path: Path, numbers: Iterable[int] | None = None) -> Iterator[tuple
 
     Raises OSError, ValueError, RuntimeError or KeyError: the file cannot be read.
     """
-    with opened(path):
-        pass
+    opened(path).close()
     with library().File(path, "r", locking=False) as file:
         for number in range(len(file)) if numbers is None else numbers:
             group = _own(file, f"episode_{number}")

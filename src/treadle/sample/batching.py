@@ -167,7 +167,6 @@ class BatchFormer:
             "rows_per_batch": counts.rows / counts.batches if counts.batches else 0.0,
             "policy_busy": counts.policy / total if total else 0.0,
             "policy_seconds": counts.policy,
-            "policy_waited": counts.idle,
             "slot_waited": counts.waited / counts.rows if counts.rows else 0.0,
             "size": self.choice.size,
             "patience": self.choice.patience,

@@ -110,10 +110,14 @@ def cause_of(error: WorkerError) -> Cause:
     elif isinstance(error, WorkerDied):
         kind = error.signal or ("died" if error.exit_code is None else f"exit code {error.exit_code}")
         message = of_memory(error) if error.out_of_memory else ""
-    frames = _frames(getattr(error, "stack", "") or error.remote_traceback)
-    # the first of the user's own, else the first
-    file, line, function = min(frames, key=lambda frame: bool(_LIBRARY.search(frame[0])), default=("", None, ""))
+    file, line, function = innermost(getattr(error, "stack", "") or error.remote_traceback)
     return Cause(kind, file, line, " ".join(message.split()), function)
+
+
+def innermost(stack: str) -> tuple[str, int | None, str]:
+    """Return file, line and function of the innermost frame of the user's own code, else of a library's. Without frames
+    there is no line."""
+    return min(_frames(stack), key=lambda frame: bool(_LIBRARY.search(frame[0])), default=("", None, ""))
 
 
 def crash_of(error: WorkerError, index: int) -> Any:
@@ -194,18 +198,16 @@ def reason_of(error: WorkerError, doing: str = "") -> str:
     return f"{text} ({place})" if place else text
 
 
-def user_frame(traceback: str, *, innermost_first: bool | None = None) -> str:
-    """ "file.py:12" of the innermost frame that is neither ours nor an installed library's; "" when there is none.
-    `innermost_first`: None: as the text says of itself."""
-    users = [frame for frame in _frames(traceback, innermost_first) if not _LIBRARY.search(frame[0])]
-    return f"{os.path.basename(users[0][0])}:{users[0][1]}" if users else ""
+def user_frame(traceback: str) -> str:
+    """ "file.py:12" of the innermost frame that is neither ours nor an installed library's; "" when there is none."""
+    file, line, _ = innermost(traceback)
+    return f"{os.path.basename(file)}:{line}" if file and not _LIBRARY.search(file) else ""
 
 
-def _frames(stack: str, innermost_first: bool | None = None) -> list[tuple[str, int, str]]:
+def _frames(stack: str) -> list[tuple[str, int, str]]:
     """File, line and function of all frames that are not ours, the innermost first; of several threads' the current
     one's are before the others."""
-    if innermost_first is None:
-        innermost_first = "(most recent call first)" in stack
+    innermost_first = "(most recent call first)" in stack
     at = max(0, stack.find("Current thread")) if innermost_first else 0
     frames = [
         (match["file"], int(match["line"]), match["function"] or "")

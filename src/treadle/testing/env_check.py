@@ -291,7 +291,7 @@ class Check:
 
     def _known(self, error: TaskRaised) -> bool:
         """Return True if resets or steps have raised at the same line, perhaps another type."""
-        return place_of(error.remote_traceback, first=False) in [place for _, place in self._raised]
+        return place_of(error.remote_traceback) in [place for _, place in self._raised]
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from treadle.play.recorder import TreeColumn
 from treadle.pool.processor import private_memory
 from treadle.program.base import Program, StreamControl
 from treadle.program.gym_env import EnvRecipe, check_reset, close_env
-from treadle.sample.failed import user_frame
+from treadle.sample.failed import innermost, user_frame
 from treadle.spaces import Layout, Mismatch
 from treadle.testing.verdict import short
 from treadle.wire.messages import Raised, unsendable
@@ -91,7 +91,7 @@ class Walk:
     def failed(self, error: BaseException, seed: int, episode: int, step: int) -> None:
         """Record an error of a step (0: the reset) of an episode, counted from 1 since the reset with `seed`."""
         raised = Raised.of(error, "step")
-        cause = raised.error_type, place_of(raised.traceback, first=False)
+        cause = raised.error_type, place_of(raised.traceback)
         what = f"{raised.error_type}: {short(raised.message)}".removesuffix(": ")
         where = f"{f'step {step}' if step else 'the reset'} of episode {episode} from seed {seed}"
         words, times = self.raised.get(cause, (f"{what}, in {where}, at {cause[1]}", 0))
@@ -304,7 +304,7 @@ class EnvProbe(Program):
                 close_env(self._env)
             except BaseException as error:  # noqa: BLE001 - including sys.exit: it is recorded
                 why = Raised.of(error, "close")
-                what = f"{why.error_type}: {short(why.message)}{time_}, at {place_of(why.traceback, first=False)}"
+                what = f"{why.error_type}: {short(why.message)}{time_}, at {place_of(why.traceback)}"
                 raised = raised or what
         seconds = time.perf_counter() - start
         threads = [each.name for each in threading.enumerate() if each not in self._threads and each.is_alive()]
@@ -402,16 +402,10 @@ def print_of(value: Any, start: int = 0) -> int:
     return zlib.crc32(text.encode(), start)
 
 
-def place_of(stack: str, first: bool = True) -> str:
-    """Return the innermost line of the user's own code in a stack, else that of a library.
-
-    `first`: True if the innermost line comes first (faulthandler).
-    """
-    if place := user_frame(stack, innermost_first=first):
-        return place
-    ours = f"{os.sep}treadle{os.sep}"
-    lines = [line.strip() for line in stack.splitlines() if line.strip().startswith("File ") and ours not in line]
-    return (lines[0] if first else lines[-1]) if lines else "an unknown place"
+def place_of(stack: str) -> str:
+    """Return the innermost line of the user's own code in a stack, else that of a library."""
+    file, line, _ = innermost(stack)
+    return f"{os.path.basename(file)}:{line}" if file else "an unknown place"
 
 
 def _process() -> dict[str, Any]:
