@@ -15,7 +15,7 @@ GONE: dict[str, str] = {
     "--address": _CLUSTER,
     "--batch-size": _BATCHES,
     "--envs-per-worker": "--num-envs counts the environments of all --workers",
-    "--format": "treadle collect makes Minari datasets, treadle dataset export one of LeRobot",
+    "--format": "treadle collect makes Minari datasets",
     "--import": "module:Id imports the module first",
     "--keep-built": "a slot keeps one environment built",
     "--max-deaths": "three fresh workers that die of an episode say that it has failed",

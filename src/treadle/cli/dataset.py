@@ -7,6 +7,7 @@ import shlex
 
 from treadle.cli import failures
 from treadle.cli.dataset_options import Export, Info, Merge, Verify
+from treadle.errors import UsageError
 from treadle.progress import Progress, print_table, printable
 from treadle.record.lerobot import export_lerobot
 from treadle.record.shards import merge_shards
@@ -52,6 +53,8 @@ def verify(options: Verify) -> int:
 
 def export(options: Export) -> int:
     """Write a dataset in another format, say what was written, and return the exit code."""
+    if options.format != "lerobot":
+        raise UsageError(f"--format: only lerobot can be written, got {options.format!r}")
     told = export_lerobot(**options.arguments())
     print(f"{told.path}: {told.episodes:,} episodes, {told.frames:,} frames")
     for name in told.left_out:

@@ -77,7 +77,7 @@ class Verify(Info):
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Command):
-    """Write a collected dataset in LeRobot's format.
+    """Write a collected dataset in another format.
 
       treadle dataset export run out --fps 10 --task "push the block onto the target"
 
@@ -91,11 +91,13 @@ class Export(Command):
     Attributes:
         source: What was collected.
         out: Where to.
+        format: The format.
         fps: Steps a second: it decides the timestamps.
         task: What was to be done, in words.
     """
 
     source: Path = typed(MISSING, "SOURCE", position=True)
     out: Path = typed(MISSING, "OUT", position=True)
+    format: str = typed("lerobot", "lerobot", means=None)
     fps: int = typed(30, "N")
     task: str | None = typed(None, "TEXT", shown="the environment's id")
