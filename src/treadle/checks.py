@@ -74,11 +74,8 @@ def check_seconds(name: str, seconds: Any, *, none: bool = False, zero: bool = F
     """Raise UsageError unless `seconds` is a positive number, 0 with `zero`, or None with `none`."""
     if none and seconds is None:
         return
-    if (
-        not isinstance(seconds, Real)
-        or isinstance(seconds, bool)
-        or not (float(seconds) > 0 or (zero and seconds == 0))
-    ):
+    number = isinstance(seconds, Real) and not isinstance(seconds, bool)
+    if not (number and (float(seconds) > 0 or (zero and seconds == 0))):
         some = " or None" if none else ""
         raise UsageError(f"{name} must be {'at least' if zero else 'more than'} 0 seconds{some}, got {seconds!r}")
 

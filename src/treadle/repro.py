@@ -101,11 +101,9 @@ class Repro:
     @property
     def command(self) -> str:
         """How a person replays it."""
-        return (
-            "treadle.replay(treadle.last_failure())"
-            if self.path is None
-            else f"treadle replay {shlex.quote(_shown(self.path))}"
-        )
+        if self.path is None:
+            return "treadle.replay(treadle.last_failure())"
+        return f"treadle replay {shlex.quote(_shown(self.path))}"
 
     def put(self, name: str, thing: Any) -> None:
         """Say what a thing is: in JSON where that can (None, plain values, an importable name), else as an object."""
@@ -158,13 +156,9 @@ class Repro:
     def names_code(self) -> bool:
         """Return True if the file names more than an id and random actions."""
         env, policy = self.told("env"), self.told("policy")
-        plain = (
-            isinstance(env, str)
-            and ":" not in env
-            and policy in (None, "random")
-            and "object" not in self._entry("env")
-        )
-        return not plain or bool(self.about.get("wrappers") or self.told("make"))
+        if not isinstance(env, str) or ":" in env or "object" in self._entry("env") or policy not in (None, "random"):
+            return True
+        return bool(self.about.get("wrappers") or self.told("make"))
 
     def save(self, path: str | Path) -> Path:
         """Write it to a file (".repro" is appended to a name without a suffix). Returns its path."""

@@ -54,14 +54,11 @@ class Results(Product):
         drawn: bool,
     ) -> None:
         self._folder, self._policy, self._task_of, self._drawn = folder, policy, task_of, drawn
-        self._writer = partial(PartWriter, stored="scores", success_keys=success_keys, send=send)
+        self.writer = partial(PartWriter, stored="scores", success_keys=success_keys, send=send)
         self.output = self.data = folder / STEPS
         self.notes: dict[int, EpisodeNote] = {}
         self.left_out: dict[int, Skipped] = {}
         self._begun = False
-
-    def sink(self, parts: Path) -> Callable[[int, Any, Any], Any]:
-        return partial(self._writer, str(parts))
 
     def damage(self) -> str:
         """Of the lines."""

@@ -64,11 +64,8 @@ def columns_of(episode: Episode, *, infos: bool = True) -> Columns:
     steps, out = len(episode.rewards), list[Column]()
     _collect(episode.observations, ("observations",), steps + 1, out)
     _collect(episode.actions, ("actions",), steps, out)
-    for name, array in (
-        ("rewards", episode.rewards),
-        ("terminations", episode.terminated),
-        ("truncations", episode.truncated),
-    ):
+    ends = {"terminations": episode.terminated, "truncations": episode.truncated}
+    for name, array in {"rewards": episode.rewards, **ends}.items():
         out.append(Column((name,), _plain_array(array, (name,))))
     left_out: list[str] = []
     if infos:

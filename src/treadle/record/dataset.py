@@ -122,13 +122,10 @@ class _Dataset(Product):
     def __init__(
         self, folder: Path, name: str, policy: str, writer: Callable[..., PartWriter], log: Log | None
     ) -> None:
-        self._folder, self._name, self._policy, self._writer, self._log = folder, name, policy, writer, EpisodeLog(log)
+        self._folder, self._name, self._policy, self.writer, self._log = folder, name, policy, writer, EpisodeLog(log)
         self.output = folder / minari_files.NAMESPACE / name
         self.data = data_file(self.output)
         self._first = True
-
-    def sink(self, parts: Path) -> Callable[[int, Any, Any], Any]:
-        return partial(self._writer, str(parts))
 
     def damage(self) -> str:
         """Of its description, without which Minari cannot load it. A person may have changed its words."""

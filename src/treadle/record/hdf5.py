@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treadle.errors import needed
-from treadle.interrupts import Later
+from treadle.interrupts import Closes, Later
 from treadle.record.columns import Column
 from treadle.record.journal import EpisodeNote, Record
 from treadle.whole_file import opened
@@ -239,7 +239,7 @@ def assemble(path: Path, records: Iterable[Record]) -> int:
     return path.stat().st_size
 
 
-class Reader:
+class Reader(Closes):
     """Reads a file that `assemble` has written, which may be damaged. A context manager.
 
     Raises:
@@ -259,10 +259,8 @@ class Reader:
             self._file.close()
             raise ValueError(f"{path} has {found:,} episodes where {episodes:,} are to be")
 
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def blob(self, number: int, note: EpisodeNote) -> Blob | None:

@@ -20,7 +20,7 @@ import gymnasium as gym
 import numpy as np
 
 from treadle.errors import UsageError, needed
-from treadle.record.merge import load_known
+from treadle.record.merge import load
 from treadle.record.video import mp4_writer
 from treadle.sample.card import CARD, OF_LEROBOT, card
 from treadle.spaces import Layout
@@ -79,7 +79,10 @@ def export_lerobot(source: str | Path, out: str | Path, *, fps: int = 30, task: 
         UsageError: `out` exists, `source` is not a dataset, or has no episodes.
         MissingExtra: no pyarrow, or no imageio-ffmpeg where there are pictures.
     """
-    data, out = load_known(source), Path(out)
+    try:
+        data, out = load(source), Path(out)
+    except FileNotFoundError as error:
+        raise UsageError(str(error)) from error
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is there already: give a directory that is not")
     if fps < 1:

@@ -15,6 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn, Protocol
@@ -29,7 +30,7 @@ from treadle.record import minari as minari_files
 from treadle.record.identity import identities
 from treadle.record.journal import REMEDY, Damaged, EpisodeNote, Journal
 from treadle.record.merge import MergeReport
-from treadle.record.parts import recover
+from treadle.record.parts import PartWriter, recover
 from treadle.record.run_directory import SUMMARY, RunDirectory
 from treadle.record.summary import Summary, about_episodes, time_shares, write_summary
 from treadle.record.verify import verify as verify_episodes
@@ -55,14 +56,17 @@ class Product(Protocol):
         output: its path in DIR; it is removed when another run begins there.
         data: its file of episodes, as `treadle.record.hdf5.assemble` writes it.
         packages: packages whose versions its summary has.
+        writer: makes a worker's `PartWriter`, but for its directory.
     """
 
     output: Path
     data: Path
     packages: Sequence[str] = ()
+    writer: Callable[..., PartWriter]
 
     def sink(self, parts: Path) -> Callable[[int, Any, Any], Any]:
         """Return a worker's sink, which stores its episodes: see `RolloutRecipe.sink`."""
+        return partial(self.writer, str(parts))
 
     def damage(self) -> str:
         """Return the damage of its other files, where its data exists; "" without damage."""

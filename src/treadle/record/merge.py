@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle.errors import UsageError
 from treadle.record import minari as minari_files
 from treadle.record.hdf5 import assemble
 from treadle.record.journal import EpisodeNote, Record, damaged, journals, read
@@ -193,11 +192,3 @@ def load(directory: str | Path) -> MinariDataset:
     if len(found) > 1:
         raise ValueError(f"several datasets in {directory}: load one of {', '.join(map(str, found))}")
     return minari_files.load_minari(found[0] / "data")
-
-
-def load_known(source: str | Path) -> MinariDataset:
-    """As `load`. Raises UsageError without a dataset."""
-    try:
-        return load(source)
-    except FileNotFoundError as error:
-        raise UsageError(str(error)) from error

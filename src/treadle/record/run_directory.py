@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 from treadle import signing
 from treadle.errors import UsageError
+from treadle.interrupts import Closes
 from treadle.record.identity import compared
 from treadle.record.journal import REMEDY, EpisodeNote, journals
 from treadle.record.parts import KEPT, recover, reopen
@@ -148,7 +149,7 @@ class RunFiles:
             ) from None
 
 
-class RunDirectory(RunFiles):
+class RunDirectory(RunFiles, Closes):
     """Claims DIR for this process. A context manager: leaving it gives DIR back.
 
     Args:
@@ -184,10 +185,8 @@ class RunDirectory(RunFiles):
             os.close(self._fd)
             raise
 
-    def __enter__(self) -> RunDirectory:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Give DIR back."""
         if _is(self.path, self._fd):
             remove(self.path / REOPENED)
             if self._made and not any(self.path.iterdir()):

@@ -82,8 +82,11 @@ def merge_shards(
         raise UsageError("a directory is named twice")
     if path_of("out", out).resolve() in {path.resolve() for path in paths}:
         raise UsageError(f"{out} is one of the shards: choose another directory (out=, --out)")
+    for path in paths:
+        if not path.is_dir():
+            raise UsageError(f"{path} is not the directory of a run")
     with ExitStack() as stack:
-        places = {path: stack.enter_context(_existing(path)) for path in paths}
+        places = {path: stack.enter_context(RunDirectory(path)) for path in paths}
         first, count = _checked(places, allow_missing)
         arguments, output = first["arguments"], first["output"]
         summaries = {path: found for path, place in places.items() if (found := place.summary())}
@@ -197,12 +200,6 @@ def _together(
         skipped=[vars(each) for each in sorted(skipped, key=lambda each: each.index)],
         warnings=[*dict.fromkeys(text for each in said for text in each.warnings), *report.warnings],
     )
-
-
-def _existing(path: Path) -> RunDirectory:
-    if not path.is_dir():
-        raise UsageError(f"{path} is not the directory of a run")
-    return RunDirectory(path)
 
 
 def _links(folder: str, names: list[str]) -> list[str]:

@@ -198,11 +198,8 @@ class Checks:
         stored = {i: arrays.get(f"observation.{i}") for i in range(len(self._layout.leaves))}
         self._stored = {i: rows for i, rows in stored.items() if rows is not None}
         seen = "first observation" if not self._stored and [*self._sums] == [0] else "observations"
-        told: dict[str, Any] = {
-            "rewards": self._rewards,
-            "ends": self._ends,
-            seen: self._sums or self._stored or self._digest,
-        }
+        observed = self._sums or self._stored or self._digest
+        told: dict[str, Any] = {"rewards": self._rewards, "ends": self._ends, seen: observed}
         self.compared = [name for name, value in told.items() if value is not None]
         self.difference: Difference | None = None
         self.at, self.place = 0, (0, 0)

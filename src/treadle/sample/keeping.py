@@ -45,11 +45,6 @@ class Keep:
         elif not callable(given):
             raise UsageError(f"keep (--keep) is a text or a function of an Episode, got {given!r}")
 
-    @classmethod
-    def of(cls, given: str | Callable[[Episode], Any] | None) -> Keep | None:
-        """It, of what users give; None: all are kept."""
-        return None if given is None else cls(given)
-
     def __str__(self) -> str:
         return str(reference_of(self.given))
 

@@ -190,10 +190,10 @@ class Run:
             deterministic=self.deterministic,
         )
         pool |= {} if self.cluster is None else {"placement": Placement.of(self.cluster)}
-        count = None if workers == "auto" else int(workers)
+        count, rule = None if workers == "auto" else int(workers), None if self.keep is None else Keep(self.keep)
         # NumPy's numbers are no JSON
         numbers = {"episodes": _int(self.episodes), "steps": _int(self.steps), "seed": int(self.seed)}
-        parts = {"recipe": recipe, "skipping": skipping, "pool": pool, "count": count, "rule": Keep.of(self.keep)}
+        parts = {"recipe": recipe, "skipping": skipping, "pool": pool, "count": count, "rule": rule}
         for name, value in {**parts, **numbers}.items():
             object.__setattr__(self, name, value)
 

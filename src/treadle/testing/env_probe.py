@@ -430,12 +430,17 @@ def children_of(pid: int) -> list[int]:
     return [child for each in Path("/proc").glob("[0-9]*") if parent_of(child := int(each.name)) == pid]
 
 
+def _stat(pid: int) -> list[str]:
+    """Return a process's state, its parent's pid, and more; []: it has ended, or there is no /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
 def parent_of(pid: int) -> int:
     """Return the pid of a process's parent; 0: the process has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
+    return int((_stat(pid) or "00")[1])
 
 
 def runs(pid: int) -> bool:
@@ -444,7 +449,5 @@ def runs(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, PermissionError):
         return False
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "XZ"
-    except OSError:
-        return not Path("/proc/self").exists()
+    found = _stat(pid)
+    return found[0] not in "XZ" if found else not Path("/proc/self").exists()
