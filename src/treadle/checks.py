@@ -161,7 +161,8 @@ def check_not_ours(face: str, make: Any, given: Iterable[str], ours: Collection[
 def _written(taken: Iterable[str]) -> dict[str, str]:
     """Return name -> the way to write it, for keyword arguments and for the fields of objects among them."""
     names = {each: f"{each}=" for each in taken}
-    return names | {each: how for each in gone.FIELDS if (how := gone.field_of(each, names))}
+    fields = gone.FIELDS.items()
+    return names | {each: f"{keyword}={kind}({each}=...)" for each, (keyword, kind) in fields if keyword in names}
 
 
 def _misplaced(face: str, name: str, written: Mapping[str, str]) -> str | None:

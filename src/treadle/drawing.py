@@ -35,6 +35,11 @@ def number(value: float | None, digits: int = 0, sign: bool = False) -> str:
     return f"{'' if zero else '−' if value < 0 else '+' if sign else ''}{shown}"
 
 
+def counted(episodes: int) -> str:
+    """Such as "1,234 episodes"."""
+    return f"{episodes:,} episode{'' if episodes == 1 else 's'}"
+
+
 def digits_of(values: Sequence[float | None]) -> int:
     """The decimals that distinguish such numbers: none of whole ones, else three figures or so."""
     finite = [abs(value) for value in values if value is not None and math.isfinite(value)]

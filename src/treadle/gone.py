@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 _PLANNERS = "copy it from examples/planning"
 _SNAPSHOTS = "get_states and set_states of a VectorEnv, and planning's states, pickle"
 _STATES = "batches take states and return them, docs/planning.md"
@@ -99,12 +97,6 @@ def instead(written: str) -> str | None:
     if written.startswith("--") and (name := written[2:].replace("-", "_")) in FIELDS and written not in GONE:
         return f"{written} is for Python: {FIELDS[name][0]}={FIELDS[name][1]}({name}=...)"
     return f"{written} is gone: {GONE[written]}" if written in GONE else None
-
-
-def field_of(name: str, taken: Collection[str]) -> str | None:
-    """Return how to write an object's field for a function with the keyword arguments `taken`; None: not a field."""
-    keyword, kind = FIELDS.get(name, ("", ""))
-    return f"{keyword}={kind}({name}=...)" if keyword in taken else None
 
 
 def refusal(words: list[str]) -> str | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, TextIO
 
-from treadle.errors import MissingExtra
+from treadle.errors import needed
 
 PLAIN_SECONDS = 10.0  # between two lines without a terminal
 LATEST = 100  # episodes in the means of a log, as in Stable-Baselines3
@@ -244,11 +244,10 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), strea
     Raises:
         MissingExtra: rich is not installed.
     """
-    if not _there("rich"):
-        raise MissingExtra("tables need rich: pip install 'treadle[cli]'")
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    with needed("tables need rich", "cli"):
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD if header else None, show_header=bool(header), pad_edge=False)
     for i in range(max(map(len, [header, *rows]))):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from treadle.errors import MissingExtra, StartupFailed, TaskRaised, TreadleError, UsageError, WorkerError
+from treadle.errors import StartupFailed, TaskRaised, TreadleError, UsageError, WorkerError
 from treadle.progress import printable
 from treadle.worker.stderr import plain
 
@@ -27,11 +27,6 @@ LONGEST = 400  # characters: libraries put whole tables of arguments into what t
 def say(text: str) -> None:
     """One message to stderr."""
     print(f"treadle: {printable(text)}", file=sys.stderr, flush=True)
-
-
-def missing(what: str, error: ImportError) -> MissingExtra:
-    """The error for a command that needs what is not installed."""
-    return MissingExtra(f"{what} ({error}): pip install 'treadle[cli]'")
 
 
 class _Lines(logging.Handler):

@@ -74,10 +74,10 @@ def _run(given: list[str]) -> int:
 
 def _app(given: list[str]) -> Callable[..., Any]:
     """Takes the words and gives the chosen command, to be called where click does not see its errors."""
-    try:
+    from treadle.errors import needed
+
+    with needed("the command line needs typer", "cli"):
         import typer
-    except ImportError as error:
-        raise failures.missing("the command line needs typer", error) from error
 
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
     dataset = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

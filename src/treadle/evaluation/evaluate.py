@@ -34,13 +34,6 @@ from treadle.sample.skipping import Skipped
 from treadle.worker.options import chosen
 
 
-class ScoreKeywords(EpisodeKeywords, total=False):
-    """See `treadle.sample.run.EpisodeKeywords`: those of `evaluate`."""
-
-    on_error: str
-    max_skipped: int | float | None
-
-
 def evaluate(
     env: str | EnvSpec | Callable[..., gym.Env] | Mapping[str, Any],
     policy: Any,
@@ -53,7 +46,7 @@ def evaluate(
     resume: bool | str = False,
     log: Log | None = None,
     progress: Shows = False,
-    **run: Unpack[ScoreKeywords],
+    **run: Unpack[EpisodeKeywords],
 ) -> Evaluation:
     """Play whole episodes and return how they went. The result is the same for any number of workers.
 
@@ -116,10 +109,10 @@ class Scored:
         seed: int,
         success_key: str | None,
         deterministic: bool,
-        **run: Unpack[ScoreKeywords],
+        **run: Unpack[EpisodeKeywords],
     ) -> Scored:
         """Of what `evaluate` was given. Raises UsageError for what makes no sense."""
-        check_names(evaluate, run, ScoreKeywords.__annotations__)
+        check_names(evaluate, run, EpisodeKeywords.__annotations__)
         check_whole(none=False, episodes=episodes)
         if not isinstance(success_key, str | None):
             raise UsageError(f"success_key is a key of infos, or None, got {success_key!r}")

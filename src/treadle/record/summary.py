@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from treadle.drawing import counted
 from treadle.play.recipe import Shares
 from treadle.pool.processor import shown
 from treadle.progress import duration
@@ -119,8 +120,9 @@ class Summary:
     def in_short(self) -> str:
         """Such as "100 episodes of CartPole-v1 by random, 2,214 steps, mean return 22.14"."""
         mean = sum(self.returns) / self.episodes
-        count = f"{self.episodes:,} episode{'' if self.episodes == 1 else 's'}"
-        return f"{count} of {self.env_id} by {self.policy}, {self.steps:,} steps, mean return {mean:,.2f}"
+        return (
+            f"{counted(self.episodes)} of {self.env_id} by {self.policy}, {self.steps:,} steps, mean return {mean:,.2f}"
+        )
 
     def __repr__(self) -> str:
         return f"<Summary: {self.in_short}, hash {self.hash}>"
@@ -306,9 +308,8 @@ def verified(summary: Summary) -> str:
     again, unequal = (summary.verified.get(name, []) for name in ("episodes", "unequal"))
     if not again:
         return ""
-    count = f"{summary.episodes:,} episode{'' if summary.episodes == 1 else 's'}"
     result = f"not equal: {', '.join(map(str, unequal))}" if unequal else "equal"
-    return f"{len(again):,} of {count} made again: {result}"
+    return f"{len(again):,} of {counted(summary.episodes)} made again: {result}"
 
 
 def on_disk(summary: Summary) -> str:

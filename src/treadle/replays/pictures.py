@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import MissingExtra, TreadleError, UsageError
+from treadle.errors import TreadleError, UsageError, needed
 from treadle.program.offscreen import ADVICE, GL, NONE
 from treadle.record.video import video
 from treadle.replays.playing import Left
@@ -100,9 +100,6 @@ def _line(width: int, words: tuple[str, ...], differs: bool) -> np.ndarray:
 @cache
 def _pillow() -> tuple[Any, Any, Any]:
     """Return Pillow's module of images, its module that draws, and a font."""
-    try:
+    with needed("the line under a film, which plain=True (--plain) leaves out, needs Pillow", "data"):
         from PIL import Image, ImageDraw, ImageFont
-    except ImportError as error:
-        text = f"the line under a film needs Pillow ({error}): pip install 'treadle[data]'"
-        raise MissingExtra(f"{text}, or leave it out (plain=True, --plain)") from error
     return Image, ImageDraw, ImageFont.load_default(LETTERS)

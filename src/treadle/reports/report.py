@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from treadle.checks import path_of, suggests
-from treadle.drawing import NARROW, digits_of, histogram, number, percent
+from treadle.drawing import NARROW, counted, digits_of, histogram, number, percent
 from treadle.record.outcomes import Outcome
 from treadle.reports.page import Column, Table, link, render, section
 from treadle.reports.run import POINTS, ROWS, Run, Share, Spread, gap, paired, spread
@@ -169,10 +169,10 @@ def _sentence(run: Run) -> str:
         so_far = f"{len(run.outcomes):,} of {run.wanted:,} so far: " if run.wanted else "So far: "
     if run.success is not None:
         count = f"{run.success.count:,}" if run.success.count else "None"
-        return f"{so_far}{count} of the {_count(run.success.of)} played succeeded: {_rate(run.success)}."
+        return f"{so_far}{count} of the {counted(run.success.of)} played succeeded: {_rate(run.success)}."
     if run.returns is None:
         return f"{so_far}No episode was played to its end."
-    over, mean = _count(run.returns.count), number(run.returns.mean, digits_of([run.returns.mean]))
+    over, mean = counted(run.returns.count), number(run.returns.mean, digits_of([run.returns.mean]))
     return f"{so_far}Mean return <b>{mean}</b> over {over} {_within(run.returns)}."
 
 
@@ -192,7 +192,7 @@ def _besides(run: Run) -> Iterator[str]:
     again, unequal = run.replayed
     if again:
         result = f"{unequal:,} not equal" if unequal else "equal"
-        yield f"{again:,} of {_count(len(run.played))} played again: {result}."
+        yield f"{again:,} of {counted(len(run.played))} played again: {result}."
 
 
 def _rate(share: Share, level: str = f"95{NARROW}%: ") -> str:
@@ -203,10 +203,6 @@ def _rate(share: Share, level: str = f"95{NARROW}%: ") -> str:
 def _within(spread: Spread) -> str:
     digits = digits_of([spread.mean])
     return f"<small>(95{NARROW}%: {number(spread.low, digits)} to {number(spread.high, digits)})</small>"
-
-
-def _count(count: int) -> str:
-    return f"{count:,} episode{'' if count == 1 else 's'}"
 
 
 def _links(indices: Sequence[int]) -> str:
@@ -253,7 +249,7 @@ def _spreads(runs: Sequence[Run]) -> str:
         unit = f"{NARROW}steps" if name == "Lengths" else ""
         least, most = (f"{number(each, digits)}{unit}" for each in (found.least, found.most))
         median = f"median {number(found.median, max(digits, digits_of([found.median])))}"
-        said = f"mean {number(found.mean, few)}, standard deviation {number(found.std, few)}, {_count(found.count)}"
+        said = f"mean {number(found.mean, few)}, standard deviation {number(found.std, few)}, {counted(found.count)}"
         scale = "".join(f"<span>{each}</span>" for each in (least, median, most))
         drawn.append(
             f'<figure><figcaption><b>{name}</b>{_of(run, runs)} <span class="note">{said}</span></figcaption>'

@@ -47,6 +47,8 @@ class EpisodeKeywords(TypedDict, total=False):
     wrappers: Sequence[Callable[[gym.Env], gym.Env]]
     fresh_env: bool
     reset_options: ResetOptions
+    on_error: str
+    max_skipped: int | float | None
 
 
 class RunKeywords(EpisodeKeywords, total=False):
@@ -56,8 +58,6 @@ class RunKeywords(EpisodeKeywords, total=False):
     steps: int | None
     seed: int
     infos: bool
-    on_error: str
-    max_skipped: int | float | None
 
 
 class StoredKeywords(RunKeywords, total=False):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from treadle import seeding, trees
-from treadle.drawing import in_notebook
+from treadle.drawing import counted, in_notebook
 from treadle.errors import UsageError
 from treadle.play.episode import Episode, success_of
 from treadle.sample.skipping import Skipped
@@ -166,7 +166,7 @@ class Comparison:
         interval = f", {CONFIDENCE:.0%} interval [{self.low:+,.2f}, {self.high:+,.2f}]" if count > 1 else ""
         return (
             f"difference: {self.difference:+,.2f}{interval}; better in {self.wins}, equal in {self.ties}, "
-            f"worse in {self.losses} of {count:,} episode{'' if count == 1 else 's'}"
+            f"worse in {self.losses} of {counted(count)}"
         )
 
     def __repr__(self) -> str:
