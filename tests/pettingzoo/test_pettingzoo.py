@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import warnings
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -158,75 +157,18 @@ def test_pettingzoos_own_tests_of_the_single_adapter(name: str) -> None:
             env.close()
 
 
-def test_agents_that_nobody_knows_beforehand_are_as_in_a_plain_loop() -> None:
+def test_an_environment_that_does_not_name_its_agents_is_refused() -> None:
     from pettingzoo.test.example_envs import generated_agents_parallel_v0 as example
 
-    env, plain = ours.ParallelEnv(example.parallel_env), example.parallel_env()
-    with closing(env):
-        assert not hasattr(env, "possible_agents")
-        known = set()
-        for seed in (3, 7, 4):  # a reset changes the spaces of names that are used again
-            (seen, infos), (expected, _) = env.reset(seed=seed), plain.reset(seed=seed)
-            assert trees.equal(seen, expected)
-            assert infos == {agent: {} for agent in env.agents}
-            for t in range(60):
-                assert env.agents == plain.agents
-                known |= set(env.agents)
-                for agent in env.agents:
-                    assert env.observation_space(agent) == plain.observation_space(agent)
-                    assert env.action_space(agent) is env.action_space(agent)
-                    env.action_space(agent).seed(t)
-                actions = {agent: env.action_space(agent).sample() for agent in env.agents}
-                for mine, theirs in zip(env.step(actions), plain.step(actions), strict=True):
-                    assert trees.equal(mine, theirs)
-        assert len(known) > 5  # who was there at the beginning
-
-
-def test_pettingzoos_own_tests_of_agents_that_nobody_knows_beforehand() -> None:
-    from pettingzoo.test import parallel_api_test, parallel_seed_test
-    from pettingzoo.test.example_envs import generated_agents_parallel_v0 as example
-
-    with closing(ours.ParallelEnv(example.parallel_env)) as env:
-        parallel_api_test(env, num_cycles=100)
-    with ExitStack() as made:
-        parallel_seed_test(lambda: made.enter_context(closing(ours.ParallelEnv(example.parallel_env))), num_cycles=20)
-    with pytest.raises(treadle.UsageError, match=r"who its agents may be.*treadle\.pettingzoo\.ParallelEnv"):
-        ours.make_vec(example.parallel_env, 2)
-
-
-def test_after_a_death_agents_that_nobody_knew_are_truncated_and_others_begin() -> None:
-    from pettingzoo.test.example_envs import generated_agents_parallel_v0 as example
-
-    class Dies(example.parallel_env):
-        taken = 0
-
-        def step(self, actions: Any) -> Any:
-            self.taken += 1
-            if self.taken == 3:
-                os._exit(3)
-            return super().step(actions)
-
-    with closing(ours.ParallelEnv(Dies, on_failure="restart")) as env:
-        env.reset(seed=1)
-        for t in range(3):
-            before = list(env.agents)
-            seen, rewards, terminations, truncations, infos = env.step(
-                {a: env.action_space(a).sample() for a in before}
-            )
-            assert bool(env.agents) == (t < 2)
-        assert truncations == dict.fromkeys(before, True)
-        assert terminations == dict.fromkeys(before, False)
-        assert rewards == dict.fromkeys(before, 0.0)
-        assert set(seen) == set(infos) == set(before)
-        assert env.step({}) == ({},) * 5
-        env.reset(seed=2)
-        env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+    for face in (ours.ParallelEnv, partial(ours.make_vec, num_envs=2)):
+        with pytest.raises(treadle.UsageError, match="does not say in possible_agents who its agents may be"):
+            face(example.parallel_env)
 
 
 def test_a_step_that_failed_names_the_reset_of_the_face() -> None:
-    from pettingzoo.test.example_envs import generated_agents_parallel_v0 as example
+    from small_agents import Crowd
 
-    class Corner(example.parallel_env):
+    class Corner(Crowd):
         def step(self, actions: Any) -> Any:
             raise KeyError("corner")
 

@@ -28,7 +28,6 @@ from gymnasium.vector.utils import batch_space
 from treadle import trees
 from treadle.errors import StateError, UsageError
 from treadle.spaces import Layout
-from treadle.tasks.rows import Anything
 
 KEY = "treadle agents"  # the layout's key in an environment's metadata
 
@@ -98,8 +97,7 @@ class AgentsLayout:
         agents = tuple(getattr(env, "possible_agents", ()))
         if not agents:
             raise UsageError(
-                f"{env} does not say in possible_agents who its agents may be, so nothing can be laid out. One such "
-                "environment runs in a worker as treadle.pettingzoo.ParallelEnv"
+                f"{env} does not say in possible_agents who its agents may be, so nothing can be laid out: set it"
             )
         seen = {agent: env.observation_space(agent) for agent in agents}
         done = {agent: env.action_space(agent) for agent in agents}
@@ -308,39 +306,6 @@ class AgentsEnv(gym.Env):
         for agent in agents:
             flags[self._index[agent]] = 1
         return flags
-
-
-class OpenAgentsEnv(AgentsEnv):
-    """One environment whose agents are not known in advance.
-
-    The observation goes by message: the list of agents, followed by the unchanged results of `reset` or `step`. An
-    action is a dict by agent.
-    """
-
-    def __init__(self, env: Any) -> None:
-        self.env = env
-        self.observation_space, self.action_space = Anything(), Anything()
-        self.metadata, self.render_mode = dict(getattr(env, "metadata", None) or {}), getattr(env, "render_mode", None)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        told = self.env.reset(seed=seed, options=options)
-        return (list(self.env.agents), *told), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        told = self.env.step(action)
-        return (list(self.env.agents), *told), float(sum(told[1].values())), not self.env.agents, False, {}
-
-
-def one_of_either(make: Callable[..., Any], *, turns: bool = False, **kwargs: Any) -> AgentsEnv:
-    """Make the environment in the slot of a single environment, which need not have `possible_agents`."""
-    env = make(**kwargs)
-    known = turns or hasattr(env, "agent_iter") or getattr(env, "possible_agents", None)
-    return AgentsEnv(lambda: env, turns=turns) if known else OpenAgentsEnv(env)
-
-
-def spaces_of(env: Any, agent: Any) -> tuple[Any, Any]:
-    """Return the observation space and the action space of an agent of a slot's environment."""
-    return env.unwrapped.env.observation_space(agent), env.unwrapped.env.action_space(agent)
 
 
 class TurnsEnv:
