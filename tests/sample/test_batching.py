@@ -18,7 +18,7 @@ def test_a_full_batch_goes_at_once_and_takes_all_who_are_ready() -> None:
     former.ready(7, 10.0)
     former.ready(2, 10.0)
     assert former.take(10.0, coming=4) == [5, 1, 7, 2]
-    assert former.counts.waited == 20.0
+    assert former.waited == 20.0
 
 
 def test_no_more_rows_than_the_policy_takes_and_the_rest_goes_next() -> None:

@@ -87,7 +87,7 @@ def merge_shards(
             raise UsageError(f"{path} is not the directory of a run")
     with ExitStack() as stack:
         places = {path: stack.enter_context(RunDirectory(path)) for path in paths}
-        first, count = _checked(places, allow_missing)
+        first, count, numbered = _checked(places, allow_missing)
         arguments, output = first["arguments"], first["output"]
         summaries = {path: found for path, place in places.items() if (found := place.summary())}
         said = list(summaries.values())
@@ -100,7 +100,7 @@ def merge_shards(
         spaces, skipped = _gathered(places, summaries, output, gathered)
         notes = recover(gathered)
         settled = {note.index for note in notes} | {each.index for each in skipped}
-        ends, missing = _holes(settled, arguments["episodes"], count, places)
+        ends, missing = _holes(settled, arguments["episodes"], count, numbered)
         if missing and not allow_missing:
             raise UsageError(f"shard {missing[0]['shard']} is damaged: it lacks episode {min(ends.values())}")
         merged = [note for note in notes if note.index < ends.get(note.index % count, 0)]
@@ -166,18 +166,17 @@ def _gathered(
 
 
 def _holes(
-    settled: Collection[int], episodes: int, count: int, places: dict[Path, RunDirectory]
+    settled: Collection[int], episodes: int, count: int, places: dict[int, Path]
 ) -> tuple[dict[int, float], list[dict[str, Any]]]:
-    """Of each shard the first episode that it lacks (inf: none), and what `Summary.missing` says of those that do."""
-    names = {place.begun()["arguments"]["shard"]: path for path, place in places.items()}
+    """Of each shard the first episode that it lacks (inf: none), and what `Summary.missing` says of those that do.
+    `places`: the shards' directories, by number."""
     ends, missing = dict[int, float](), list[dict[str, Any]]()
     for i in range(min(count, episodes)):
-        shard, own = f"{i}/{count}", range(i, episodes, count)
-        first = next((index for index in own if index not in settled), None)
+        first = next((index for index in range(i, episodes, count) if index not in settled), None)
         ends[i] = math.inf if first is None else first
         if first is not None:
-            cause = f"{names[shard]} is not finished" if shard in names else "it is not among the directories"
-            missing.append({"shard": shard, "episodes": len(range(first, episodes, count)), "cause": cause})
+            cause = f"{places[i]} is not finished" if i in places else "it is not among the directories"
+            missing.append({"shard": f"{i}/{count}", "episodes": len(range(first, episodes, count)), "cause": cause})
     return ends, missing
 
 
@@ -207,8 +206,9 @@ def _links(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if (Path(folder) / name).is_symlink()]
 
 
-def _checked(places: dict[Path, RunDirectory], allow_missing: bool) -> tuple[dict[str, Any], int]:
-    """Return the arguments of the whole run, and its number of shards. Raises UsageError."""
+def _checked(places: dict[Path, RunDirectory], allow_missing: bool) -> tuple[dict[str, Any], int, dict[int, Path]]:
+    """Return the arguments of the whole run, its number of shards, and theirs with their directories. Raises
+    UsageError."""
     if not places:
         raise UsageError("name the directories of the shards")
     found: dict[int, Path] = {}
@@ -246,4 +246,4 @@ def _checked(places: dict[Path, RunDirectory], allow_missing: bool) -> tuple[dic
             f"not all shards of the run are here: {', '.join(missing)} missing; allow_missing=True (--allow-missing) "
             "goes on without them"
         )
-    return whole, count
+    return whole, count, found

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -36,25 +36,6 @@ class Choice:
 
 
 @dataclass
-class Counts:
-    """The counts behind `BatchFormer.stats`.
-
-    Attributes:
-        batches: asked.
-        rows: in them.
-        policy: seconds that the policy was at work.
-        idle: seconds that it was not, between its first batch and its latest.
-        waited: seconds that ready slots waited until their batch was begun, summed over them.
-    """
-
-    batches: int = 0
-    rows: int = 0
-    policy: float = 0.0
-    idle: float = 0.0
-    waited: float = 0.0
-
-
-@dataclass
 class BatchFormer:
     """Decides when the policy is asked, and for which slots.
 
@@ -64,6 +45,13 @@ class BatchFormer:
         size: rows to wait for; None: chosen.
         patience: seconds that a ready slot waits for others; None: chosen.
         most: rows that the policy takes at a time; None: no limit.
+
+    Attributes:
+        batches: asked.
+        rows: in them.
+        policy: seconds that the policy was at work.
+        idle: seconds that it was not, between its first batch and its latest.
+        waited: seconds that ready slots waited until their batch was begun, summed over them.
     """
 
     slots: int
@@ -71,9 +59,10 @@ class BatchFormer:
     size: int | None = None
     patience: float | None = None
     most: int | None = None
-    counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
+        self.batches = self.rows = 0
+        self.policy = self.idle = self.waited = 0.0
         self._most = min(self.most or self.slots, self.slots)
         first = self.size or max(1, self.slots // 2)
         self.choice = Choice(min(first, self._most), math.inf if self.patience is None else self.patience)
@@ -104,17 +93,15 @@ class BatchFormer:
 
     def answered(self, rows: int, began: float, now: float) -> None:
         """The policy has answered for so many rows that it was asked for at `began`."""
-        counts = self.counts
-        counts.batches += 1
-        counts.rows += rows
-        counts.policy += now - began
+        self.batches += 1
+        self.rows += rows
+        self.policy += now - began
         if self._ended is not None:
-            counts.idle += began - self._ended
+            self.idle += began - self._ended
         self._ended = now
         self._asked.append((rows, now - began))
-        if (self.size is None or self.patience is None) and (
-            counts.batches in AGAIN or counts.batches % AGAIN[-1] == 0
-        ):
+        again = self.batches in AGAIN or self.batches % AGAIN[-1] == 0
+        if again and (self.size is None or self.patience is None):
             self.choose()
 
     @property
@@ -133,7 +120,7 @@ class BatchFormer:
         if not ready or (len(ready) < choice.size and coming > 0 and now - ready[0][1] < choice.patience):
             return []
         taken = [ready.popleft() for _ in range(min(len(ready), self._most))]
-        self.counts.waited += sum(now - since for _, since in taken)
+        self.waited += sum(now - since for _, since in taken)
         return [slot for slot, _ in taken]
 
     def wait(self, now: float) -> float | None:
@@ -155,19 +142,18 @@ class BatchFormer:
         """Seconds of a call, seconds of a row, and all rows; None: all calls had the same number of rows."""
         if len({rows for rows, _ in self._asked}) < 2:
             return None
-        return *fitted(self._asked), self.counts.rows
+        return *fitted(self._asked), self.rows
 
     def stats(self) -> dict[str, float]:
         """Return the statistics: batches, mean rows of a batch, share of the time that the policy was at work, mean
         seconds that a slot waited, and the size and patience in force (seconds; inf: no limit)."""
-        counts = self.counts
-        total = counts.policy + counts.idle
+        total = self.policy + self.idle
         return {
-            "batches": counts.batches,
-            "rows_per_batch": counts.rows / counts.batches if counts.batches else 0.0,
-            "policy_busy": counts.policy / total if total else 0.0,
-            "policy_seconds": counts.policy,
-            "slot_waited": counts.waited / counts.rows if counts.rows else 0.0,
+            "batches": self.batches,
+            "rows_per_batch": self.rows / self.batches if self.batches else 0.0,
+            "policy_busy": self.policy / total if total else 0.0,
+            "policy_seconds": self.policy,
+            "slot_waited": self.waited / self.rows if self.rows else 0.0,
             "size": self.choice.size,
             "patience": self.choice.patience,
         }

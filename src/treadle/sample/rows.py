@@ -192,7 +192,7 @@ class Rows:
             actions, infos = self.policy.ask(self._rows.read(slots), slots)
             mailed = self._rows.write(actions, slots)
         except Exception as error:  # noqa: BLE001 - whatever the policy raises is placed
-            self.former.counts.policy += time.monotonic() - began
+            self.former.policy += time.monotonic() - began
             blamed = self._blamed(error, slots)
             raise blamed from blamed.__cause__
         rows = {slot: row for row, slot in enumerate(slots)}
@@ -205,7 +205,7 @@ class Rows:
                 self._submit(worker, Op.STEP, self._rows.step_payload(worker, group, mailed), group)
         now = time.monotonic()
         self.former.answered(len(slots), began, now)
-        if self.former.counts.batches == 1 and (cast := casts(actions, self._actions)):
+        if self.former.batches == 1 and (cast := casts(actions, self._actions)):
             self.policy.told.append(cast)
         for told in self.policy.told:
             self._fate.remarks[told] = 0, told
@@ -230,7 +230,7 @@ class Rows:
         if row is None:
             row = min(range(len(slots)), key=lambda each: self._playing[slots[each]])
         index = self._playing[slots[row]]
-        batch = f"batch {self.former.counts.batches + 1} of {len(slots)} rows"
+        batch = f"batch {self.former.batches + 1} of {len(slots)} rows"
         if type(error) is Mismatch:
             hint = f"{error}{_mends(error)}"
             error = UsageError(f"row {row} of {batch}: the policy's actions do not fit the action space: {hint}")

@@ -360,10 +360,8 @@ class Checked:
         except Mismatch as error:
             self._odd("space", f"the observation of {where} does not fit: {error}")
         else:
-            if any(
-                isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f" and np.isnan(leaf).any()
-                for leaf in flat(observation)
-            ):
+            arrays = (leaf for leaf in flat(observation) if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f")
+            if any(np.isnan(leaf).any() for leaf in arrays):
                 self._odd("nan", f"there are NaNs in the observation of {where}")
             elif observation not in self._space:
                 self._odd("bounds", f"the observation of {where} is outside of its space's bounds")
@@ -386,9 +384,8 @@ def flat(value: Any) -> Iterator[Any]:
 def print_of(value: Any, start: int = 0) -> int:
     """Return a number that is the same for values that are equal to the last bit. Clocks in dicts are left out."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
-        return zlib.crc32(
-            np.ascontiguousarray(value).tobytes(), zlib.crc32(f"{value.dtype}{value.shape}".encode(), start)
-        )
+        start = zlib.crc32(f"{value.dtype}{value.shape}".encode(), start)
+        return zlib.crc32(np.ascontiguousarray(value).tobytes(), start)
     if isinstance(value, dict):
         for key in value:
             if key not in CLOCKS:
