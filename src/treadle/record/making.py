@@ -28,13 +28,12 @@ from treadle.program.policies import policy_name
 from treadle.progress import Progress, Shows, Standing
 from treadle.record import minari as minari_files
 from treadle.record.identity import identities
-from treadle.record.journal import REMEDY, Damaged, EpisodeNote, Journal
+from treadle.record.journal import REMEDY, Damaged, EpisodeNote, Journal, read
 from treadle.record.merge import MergeReport
-from treadle.record.parts import PartWriter, recover
+from treadle.record.parts import KEPT, PartWriter, recover
 from treadle.record.run_directory import SUMMARY, RunDirectory
 from treadle.record.summary import Summary, about_episodes, time_shares, write_summary
 from treadle.record.verify import verify as verify_episodes
-from treadle.record.verify import verify_again
 from treadle.repro import versions
 from treadle.sample.collection import CALLER
 from treadle.sample.failed import CollectionFailed, Failures
@@ -191,7 +190,7 @@ def make(
             _check_size(product.data, found)
             damage = product.damage()
             if not damage and not checked.grown and not (retry_skipped and found.skipped):
-                found = verify_again(place.path, run, found, verify, product.data, product.remarks)
+                found = _verified_again(place.path, run, product, found, verify)
                 return Stored(place.path, product.output, found, True, found.episodes, found.episodes, True)
             if damage:
                 log.warning("damaged: %s; the dataset is put together again from its data", damage)
@@ -228,6 +227,23 @@ def make(
 
     with shown:
         return going.go(prepare, verify, how.command)
+
+
+def _verified_again(place: Path, run: Run, product: Product, summary: Summary, count: int) -> Summary:
+    """The summary of a complete run in the directory `place`, of which `count` episodes are made again unless so many
+    were before."""
+    if min(count, summary.episodes) <= len(summary.verified.get("episodes", ())):
+        return summary
+    try:
+        notes = [record.note for record in read(place / KEPT, "kept")]
+    except (OSError, ValueError) as error:
+        log.warning("no episode is made again to verify the run: %s", error)
+        return summary
+    verified, said = verify_episodes(run, notes, count, product.data)
+    summary = replace(summary, verified=verified, warnings=list(dict.fromkeys([*summary.warnings, *said])))
+    summary = replace(summary, remarks=product.remarks(notes, summary))
+    write_summary(place / SUMMARY, summary)
+    return summary
 
 
 def _check_size(path: Path, summary: Summary) -> None:

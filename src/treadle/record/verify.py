@@ -9,7 +9,6 @@ than its seed. One run cannot show that, so a few episodes are played a second t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,16 +27,14 @@ from treadle.record.hdf5 import arrays_of
 from treadle.record.journal import EpisodeNote, read
 from treadle.record.merge import altered, data_file
 from treadle.record.parts import KEPT, again
-from treadle.record.run_directory import ARGUMENTS, FAILURES, SUMMARY, RunFiles
+from treadle.record.run_directory import ARGUMENTS, FAILURES, RunFiles
 from treadle.record.shards import shard_of
-from treadle.record.summary import Summary, rows_of, write_summary
+from treadle.record.summary import rows_of
 from treadle.repro import SUFFIX, Repro
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.run import Run
 from treadle.sample.schedule import Schedule
 from treadle.trees import first_difference
-
-log = logging.getLogger("treadle")
 
 _PATH = 3  # the first number of the seed path of this choice
 BY_BATCH = (
@@ -103,30 +100,6 @@ def verify(
     for index, (episode, digest, difference) in sorted(unlike.items()):
         said.append(_told(episode, difference, run.recipe, once_more.get(index, digest) == digest))
     return {"episodes": sorted(made), "unequal": sorted(unlike)} if made else {}, said
-
-
-def verify_again(
-    place: Path,
-    run: Run,
-    summary: Summary,
-    count: int,
-    stored: Path,
-    remarks: Callable[[Sequence[EpisodeNote], Summary], list[dict[str, Any]]],
-) -> Summary:
-    """The summary of a complete run in the directory `place`, of which `count` episodes are made again unless so many
-    were before. `remarks`: of a product. The other arguments are those of `verify`."""
-    if min(count, summary.episodes) <= len(summary.verified.get("episodes", ())):
-        return summary
-    try:
-        notes = [record.note for record in read(place / KEPT, "kept")]
-    except (OSError, ValueError) as error:
-        log.warning("no episode is made again to verify the run: %s", error)
-        return summary
-    verified, said = verify(run, notes, count, stored)
-    summary = replace(summary, verified=verified, warnings=list(dict.fromkeys([*summary.warnings, *said])))
-    summary = replace(summary, remarks=remarks(notes, summary))
-    write_summary(place / SUMMARY, summary)
-    return summary
 
 
 def _made(run: Run, chosen: Sequence[int], workers: int | None) -> Iterator[tuple[Episode, str, list[Column]]]:
