@@ -1,4 +1,4 @@
-"""Bells: they count, they wake, and a pool runs on any of them."""
+"""Bells: they count and they wake."""
 
 import os
 import threading
@@ -17,19 +17,14 @@ from pool.kit import (
 )
 from treadle.memory.arena import Arena
 from treadle.wire import bell as bells
-from treadle.wire.bell import CELL, LONGEST, SHARED, LocalBell, PipeBell, Waiting, arena_bell, init_cell, who_tries
+from treadle.wire.bell import CELL, LONGEST, SHARED, LocalBell, Waiting, arena_bell, init_cell, who_tries
 from zoo.faults import SlowOnce
 
 
-@pytest.fixture(params=["arena", "pipe", "local"])
+@pytest.fixture(params=["arena", "local"])
 def a_bell(request: pytest.FixtureRequest) -> Any:
     if request.param == "local":
         yield LocalBell()
-        return
-    if request.param == "pipe":
-        pipe = PipeBell.new()
-        yield pipe
-        pipe.close()
         return
     arena = Arena()
     plan = arena.plan()
@@ -61,14 +56,6 @@ def test_a_bell_wakes_a_sleeper(a_bell: Any) -> None:
     with within(5.0):
         sleeper.join()
     assert woken == [True]
-
-
-def test_a_full_pipe_is_rung_all_the_same() -> None:
-    pipe = PipeBell.new()
-    for _ in range(70_000):
-        pipe.release()
-    assert pipe.acquire(False)
-    pipe.close()
 
 
 def test_who_tries_and_who_sleeps() -> None:
@@ -137,18 +124,6 @@ def test_cores_follow_affinity() -> None:
         assert bells.cores() == 1
     finally:
         os.sched_setaffinity(0, before)
-
-
-@pytest.mark.parametrize("setup", [{"workers": 1}, {"workers": 2}, {"workers": 2, "inline": 1}], ids=show)
-def test_a_pool_on_pipe_bells(setup: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where semaphores do not work in shared memory, everything else does."""
-    monkeypatch.setattr(bells, "arena_bells_work", lambda: False)
-    with Pool(with_fault(SlowOnce, seconds=0.2), **setup) as pool:
-        assert isinstance(pool.memory.pool_bell, PipeBell)
-        warm(pool, 0)
-        for t in range(1, 20):
-            batch = pool.step([0, 1, 2, 3])
-            assert batch.rewards.tolist() == [t] * 4
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from treadle.memory.ring import RowMemory
 from treadle.memory.rows import Rows
 from treadle.spaces import Mailed
 from treadle.wire import bell
-from treadle.wire.bell import CELL, Bell, PipeBell
+from treadle.wire.bell import CELL, Bell
 from treadle.wire.line import ITEM, LineFields
 from treadle.wire.messages import Op, Request, portable
 from treadle.worker.place import Place, Told
@@ -59,9 +59,6 @@ class MemoryLayout:
     ) -> None:
         shared = any(worker.shared for worker in workers)
         self.longest, self.fenced = longest, shared and fences.FENCED
-        self.arena_bells = shared and bell.arena_bells_work()
-        self._pipes: list[PipeBell] = []
-        self._bells: dict[int, PipeBell] = {}
         self.rows: RowMemory | None = None
         arena = self.arena = Arena(shared=shared)
         try:
@@ -92,11 +89,8 @@ class MemoryLayout:
         self.arena.grow(plan)
 
     def _bell(self, field: Field) -> Bell:
-        if self.arena_bells:
-            bell.init_cell(self.arena, field)
-            return bell.arena_bell(self.arena, field)
-        self._pipes.append(PipeBell.new())
-        return self._pipes[-1]
+        bell.init_cell(self.arena, field)
+        return bell.arena_bell(self.arena, field)
 
     def place(self, worker: Worker) -> Place:
         """Return a worker's part of the memory."""
@@ -104,20 +98,12 @@ class MemoryLayout:
         if not worker.shared:
             its = None if rows is None else Rows(rows.rings, worker.slots[0], worker.slots[-1] + 1)
             return Place(self.arena, line, bell.LocalBell(), self.pool_bell, its)
-        fds = [self.arena.fd]
         told = None if rows is None else (rows.fields, rows.observations, rows.actions)
-        ring = self._bells.get(worker.index) or self._bell(line.bell)
-        if isinstance(ring, PipeBell) and isinstance(self.pool_bell, PipeBell):
-            self._bells[worker.index] = ring
-            fds += [ring.read, ring.write, self.pool_bell.read, self.pool_bell.write]
-        start = Told(self.arena.segments, line, self.pool_bell_field, self.arena_bells, told, longest[1])
-        return Place(self.arena, line, ring, self.pool_bell, None, longest[0], start, tuple(fds))
+        start, ring = Told(self.arena.segments, line, self.pool_bell_field, told, longest[1]), self._bell(line.bell)
+        return Place(self.arena, line, ring, self.pool_bell, None, longest[0], start, (self.arena.fd,))
 
     def clear(self) -> None:
         """Release the memory; arrays that were handed out keep theirs."""
-        pipes, self._pipes = self._pipes, []
-        for pipe in pipes:
-            pipe.close()
         self.arena.forget()
         if self.rows is not None:
             self.rows.rings.forget()

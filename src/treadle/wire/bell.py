@@ -7,8 +7,7 @@ Waking a sleeping process costs 45 to 90 us here whatever primitive is used. So 
 then sleep: `Waiting`. `who_tries` decides which side may try, `Rhythm` for how long.
 
 Semaphores live in the arena (`sem_init` with pshared=1 through ctypes, driven through multiprocessing's own SemLock).
-They have no name to leak in /dev/shm, and are not pickled. Zeroed memory without `sem_init` would hang. Where sem_init
-does not work for shared memory (macOS), a pipe is the bell.
+They have no name to leak in /dev/shm, and are not pickled. Zeroed memory without `sem_init` would hang.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ import contextlib
 import ctypes
 import os
 import queue
-import select
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
@@ -52,10 +49,6 @@ class Bell(Protocol):
     def release(self) -> Any: ...
 
 
-def arena_bells_work() -> bool:
-    return sys.platform.startswith("linux")
-
-
 def init_cell(arena: Arena, field: Field) -> None:
     """Make the cell a semaphore of value 0, again after a death: a stale waiter makes every release cost more."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -73,37 +66,6 @@ def arena_bell(arena: Arena, field: Field) -> Bell:
 
 def _address(arena: Arena, field: Field) -> int:
     return int(np.ndarray(1, np.uint8, *arena.buffer(field)).ctypes.data)
-
-
-class PipeBell:
-    """A bell made of a pipe: slower (about 2 us a ring), but available everywhere. Both ends travel as descriptors."""
-
-    def __init__(self, read: int, write: int) -> None:
-        self.read, self.write = read, write
-        os.set_blocking(read, False)
-        os.set_blocking(write, False)
-
-    @classmethod
-    def new(cls) -> PipeBell:
-        return cls(*os.pipe())
-
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        if blocking:
-            select.select([self.read], [], [], timeout)
-        try:
-            return bool(os.read(self.read, 1))
-        except BlockingIOError:
-            return False
-
-    def release(self) -> None:
-        try:
-            os.write(self.write, b"!")
-        except BlockingIOError:
-            return  # 64 KiB of rings are waiting: the other side wakes up in any case
-
-    def close(self) -> None:
-        os.close(self.read)
-        os.close(self.write)
 
 
 class LocalBell:

@@ -219,9 +219,6 @@ def _together(groups: list[Group]) -> list[Group]:
     """Join the groups of each schema."""
     if len(groups) == 1:
         return groups
-    if len(groups) == 2:  # the caller's own slots and a worker's, most often
-        (schema, slots, data), (other, more, rows) = groups
-        return [(schema, slots + more, data + rows)] if schema.form is other.form else groups
     found: dict[int, list[Group]] = {}
     for group in groups:
         found.setdefault(id(group[0].form), []).append(group)

@@ -28,7 +28,7 @@ from treadle.memory.arena import Arena
 from treadle.memory.ring import Rings
 from treadle.memory.rows import Rows
 from treadle.whole_file import why
-from treadle.wire.bell import PipeBell, arena_bell
+from treadle.wire.bell import arena_bell
 from treadle.wire.carried import Arrived
 from treadle.wire.channel import Channel
 from treadle.wire.line import WorkerLine
@@ -109,8 +109,7 @@ def work(channel: Channel, entered: Start | None = None) -> int:
     assert isinstance(start.spec, WorkerSpec)
     redirect(out, err)
     faulthandler.enable(file=crash)
-    if hasattr(faulthandler, "register"):
-        faulthandler.register(STACK_SIGNAL, file=crash)
+    faulthandler.register(STACK_SIGNAL, file=crash)
     enter(start, entered)
     _keep_freed_memory()
     _receive(channel, start.spec.descriptors)
@@ -132,12 +131,9 @@ def work(channel: Channel, entered: Start | None = None) -> int:
         raise
     assert received is not None
     place, fds = received
-    arena = Arena(fd=fds.pop(0))
+    arena = Arena(fd=fds[0])
     arena.join(place.segments)
-    if place.arena_bells:
-        bell, pool_bell = arena_bell(arena, place.line.bell), arena_bell(arena, place.pool_bell)
-    else:
-        bell, pool_bell = PipeBell(fds[0], fds[1]), PipeBell(fds[2], fds[3])
+    bell, pool_bell = arena_bell(arena, place.line.bell), arena_bell(arena, place.pool_bell)
     slots = start.spec.slots
     line = WorkerLine(arena, place.line, bell, pool_bell, channel, longest=place.longest)
     server = Server(slots, programs)
@@ -172,8 +168,7 @@ def enter(start: Start, entered: Start | None) -> None:
     os.environ.update(start.environ.items() - then.items())
     if any(then.get(name) != start.environ.get(name) for name in THREADS):
         _limit_threads(start.environ.get(OF_ALL) or "")
-    if hasattr(time, "tzset"):
-        time.tzset()
+    time.tzset()
     os.chdir(start.cwd)
     if entered is None or entered.path != start.path:
         sys.path[:] = start.path

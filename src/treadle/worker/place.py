@@ -16,7 +16,7 @@ from treadle.wire.line import LineFields
 class Told:
     """The message that gives a worker process its part of the memory.
 
-    With it go descriptors: the arena's, then those of two pipe bells (4) unless there are `arena_bells`.
+    With it goes the arena's descriptor.
 
     Attributes:
         rows: the rows of all slots; None: the pool has none.
@@ -26,7 +26,6 @@ class Told:
     segments: list[tuple[int, int]]
     line: LineFields
     pool_bell: Field
-    arena_bells: bool
     rows: tuple[RowFields, Layout, Layout] | None
     longest: int
 
