@@ -149,8 +149,7 @@ class Scored:
     def _keep(self, out: str | Path, how: Making) -> Evaluation:
         """Play it into the directory `out`."""
         folder = path_of("out", out).absolute()
-        policy, sends = policy_name(self.run.policy), self.run.cluster is not None
-        results = Results(folder, policy, self._task_of, self.keys, sends, self._drawn)
+        results = Results(folder, self.run, self._task_of, self.keys)
         tasks = {"tasks": self.references} if self.tasks else {}
         about = {"format": FORMAT, "kind": "evaluation", "success_keys": list(self.keys), **tasks}
 
@@ -168,11 +167,6 @@ class Scored:
         assert result is not None  # a run of which all fails has ended
         said = *result.remarks, *map(ScoreRemark, summary.warnings)
         return replace(result, inference=summary.inference, verdict=summary.verdict, remarks=said)
-
-    @property
-    def _drawn(self) -> bool:
-        """Does a policy draw its actions?"""
-        return not self.run.deterministic and policy_name(self.run.policy) != "random"
 
     def _task_of(self, index: int) -> str:
         return self.tasks[index // self.episodes] if self.tasks else ""
@@ -223,7 +217,7 @@ class Scored:
             for task in self.tasks
             if (own := [score for score in scores if self._task_of(score.index) == task])
         }
-        remarks = remarks_of(played, lost, verified, self._drawn)
+        remarks = remarks_of(played, lost, verified, self.run.drawn)
         return replace(evaluation_of(policy, scores, seed), tasks=parts, left_out=tuple(lost), remarks=remarks)
 
 

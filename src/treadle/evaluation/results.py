@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.evaluation.remarks import remarks_of
+from treadle.program.policies import policy_name
 from treadle.record.hdf5 import assemble
 from treadle.record.journal import EpisodeNote
 from treadle.record.making import Product
@@ -27,6 +28,7 @@ from treadle.record.outcomes import Outcome
 from treadle.record.parts import KEPT, PartWriter, keep
 from treadle.record.run_directory import LINES
 from treadle.record.summary import Summary, digest_of
+from treadle.sample.run import Run
 from treadle.sample.skipping import Skipped
 from treadle.whole_file import opened, why, written
 
@@ -37,23 +39,14 @@ class Results(Product):
     """The results of a run in the directory `folder`.
 
     Args:
-        policy: its name.
+        run: what is played.
         task_of: an episode's task, by its index; "" outside a suite.
         success_keys: of infos.
-        send: True where workers do not see the directory: they send the encoded episodes.
-        drawn: True where a policy draws its actions.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        policy: str,
-        task_of: Callable[[int], str],
-        success_keys: tuple[str, ...],
-        send: bool,
-        drawn: bool,
-    ) -> None:
-        self._folder, self._policy, self._task_of, self._drawn = folder, policy, task_of, drawn
+    def __init__(self, folder: Path, run: Run, task_of: Callable[[int], str], success_keys: tuple[str, ...]) -> None:
+        self._folder, self._policy, self._task_of, self._drawn = folder, policy_name(run.policy), task_of, run.drawn
+        send = run.cluster is not None  # workers of nodes do not see the directory
         self.writer = partial(PartWriter, stored="scores", success_keys=success_keys, send=send)
         self.output = self.data = folder / STEPS
         self.notes: dict[int, EpisodeNote] = {}

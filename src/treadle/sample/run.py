@@ -20,6 +20,7 @@ from treadle.nodes.placing import Cluster, Placement
 from treadle.play.episode import Episode
 from treadle.play.recipe import Inference, ResetOptions, RolloutRecipe
 from treadle.program.gym_env import EnvRecipe
+from treadle.program.policies import policy_name
 from treadle.sample.collection import Collection
 from treadle.sample.inference import asking_of
 from treadle.sample.keeping import LEAST, TIMES, Keep
@@ -252,6 +253,11 @@ class Run:
         if given is not None:
             found["reset_options"] = tuple(given) if isinstance(given, Sequence) else given
         return found
+
+    @property
+    def drawn(self) -> bool:
+        """Return True if a policy draws its actions."""
+        return not self.deterministic and policy_name(self.policy) != "random"
 
     @property
     def tried(self) -> int | None:
