@@ -110,7 +110,7 @@ class VectorEnv(BaseVectorEnv):
         they are dicts or differ in shape.
         """
         found = self._reset(self._ready(env_id), kwargs.pop("seed", None), **kwargs)
-        return array_of([row[0] for row in found]), _objects([row[4] for row in found])
+        return array_of([row[0] for row in found]), np.fromiter((row[4] for row in found), object, len(found))
 
     def step(self, action: Any, id: Ids = None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Step all environments, or some that are ready.
@@ -145,7 +145,7 @@ class VectorEnv(BaseVectorEnv):
             row[4]["env_id"] = slot
         observations, rewards, terminated, truncated, infos = zip(*found, strict=True)
         ends = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-        return array_of(observations), np.array(rewards, np.float64), *ends, _objects(infos)
+        return array_of(observations), np.array(rewards, np.float64), *ends, np.fromiter(infos, object, len(infos))
 
     def seed(self, seed: int | Sequence[int | None] | None = None) -> list[list[int | None]]:
         """Reset every environment i with `seed` + i, or with entry i of a list, and seed its entry of `action_space`.
@@ -242,12 +242,6 @@ class VectorEnv(BaseVectorEnv):
         self._assert_is_not_closed()
         self.is_closed = True
         self.vector.close()
-
-
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found
 
 
 __all__ = ["VectorEnv"]

@@ -375,7 +375,4 @@ def _array(values: list[Any], *, loose: bool = False) -> np.ndarray:
     """Return one array: arrays are stacked, other values become an array of objects."""
     if not loose and isinstance(values[0], np.ndarray):
         return np.stack(values)
-    array = np.empty(len(values), object)
-    for index, value in enumerate(values):
-        array[index] = value
-    return array
+    return np.fromiter(values, object, len(values))

@@ -240,11 +240,7 @@ class GymPlanEnv(PlanEnv):
     def get_state(self) -> Any:
         """Return the complete state: an `EnvState`, or object[1] with `array_state`. Raises StateError."""
         state = self._kept().get()
-        if not self.STATE_IS_ARRAY:
-            return state
-        array = np.empty(1, object)
-        array[0] = state
-        return array
+        return np.fromiter((state,), object, 1) if self.STATE_IS_ARRAY else state
 
     def set_state(self, state: Any) -> None:
         """Put a state back. Raises StateError for one of another kind."""

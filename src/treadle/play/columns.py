@@ -24,9 +24,7 @@ def array_of(values: Sequence[Any]) -> np.ndarray:
     try:
         return np.asarray(values)
     except ValueError:  # of different shapes
-        array = np.empty(len(values), object)
-        array[:] = values
-        return array
+        return np.fromiter(values, object, len(values))
 
 
 def stacked(values: Sequence[Any]) -> Any:
