@@ -19,7 +19,7 @@ from treadle.plan.env import PlanEnv
 from treadle.plan.external import ExternalProcess
 from treadle.plan.futures import Workers
 from treadle.plan.gym_plan_env import GymPlanEnv
-from treadle.plan.items import Items, as_items, dts_of, even_chunks, items_of, state_wanted, states_of, whole
+from treadle.plan.items import as_items, even_chunks, items_of, whole
 from treadle.verdict import Verdict
 from treadle.wire import bell
 from treadle.worker.backends import default_backend
@@ -378,14 +378,10 @@ class ParallelEnv(VectorizedEnv):
         Raises: the errors of `step_batch`.
         """
         sequences = as_items(action_sequences, "action_sequences")
-        if len(sequences) == 0:
-            raise UsageError("an empty batch: give at least one sequence of actions")
         for item, sequence in enumerate(sequences):
             if len(as_items(sequence, f"the actions of item {item}", "step")) == 0:
                 raise UsageError(f"item {item} has no actions")
-        n, repeat = len(sequences), whole(repeat, "repeat")
-        checked, wanted = states_of(states, n, repeat), state_wanted(return_state, False)
-        items = Items(sequences, checked, dts_of(dt, n), wanted, repeat)
+        items = items_of(sequences, states, dt, False if return_state is None else return_state, repeat)
         self._ready()
         return self._set_up(self._batch_env).rollouts(items, observations)
 
