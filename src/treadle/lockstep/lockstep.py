@@ -128,6 +128,8 @@ class Lockstep:
         workers = pool.group.in_slot_order()
         lanes: list[Any] = [m for m in workers if not m.inline]  # each has a line
         own = next((m.server for m in workers if m.inline), None)
+        if own is not None:
+            own.alone = not lanes
         take_block, batches = self._ring.take, self._batches
         hand_out = batches.hand_out if self.history is None else self.history.keeping(batches.hand_out)
         finals_of = batches.finals if self.recovery is None else self.recovery.finals

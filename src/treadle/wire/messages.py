@@ -22,6 +22,7 @@ import numpy as np
 from treadle import pickling
 from treadle.errors import Where, attributes_of, original_of
 from treadle.spaces import Mismatch
+from treadle.wire.info_rows import NUMBERS
 
 _FINAL = (type(None), bool, int, float, str, bytes, np.generic)
 
@@ -67,6 +68,16 @@ def snapshot(value: Any) -> Any:
         return copied(value)
     except RecursionError:  # it holds itself
         return _deeply_copied(value)
+
+
+def numbers_copied(infos: Mapping[int, Any]) -> dict[int, Any] | None:
+    """Return copies of infos that are dicts of numbers; None where one has other values."""
+    copies, are_numbers = {}, NUMBERS.issuperset
+    for i, info in infos.items():
+        if type(info) is not dict or not are_numbers(map(type, info.values())):
+            return None
+        copies[i] = info.copy()
+    return copies
 
 
 def copied(value: Any) -> Any:

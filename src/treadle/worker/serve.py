@@ -29,6 +29,7 @@ from treadle.wire.messages import (
     Request,
     checked_info,
     copied,
+    numbers_copied,
     portable,
     shown,
     snapshot,
@@ -53,6 +54,8 @@ class Server:
         ended: True if a slot's episode ended in the latest step.
         due: the number of the next request whose steps are timed, slot by slot.
         took: ns of the latest timed request.
+        alone: True if it serves without workers beside it. Infos that are numbers then stay dicts, as nothing joins
+            them as rows.
     """
 
     def __init__(self, slots: tuple[int, ...], programs: list[Any], *, in_caller: bool = False, local: bool = False):
@@ -73,6 +76,7 @@ class Server:
         self._view: Any = None  # the block that the current request writes
         self.ended, self.due, self.took = False, 0, 0
         self._recorder: Recorder | None = None
+        self.alone = False
 
     def attach(self, rows: Rows) -> None:
         """Step into these rows. The counts of steps and episodes are kept there from now on, for the caller to read."""
@@ -382,6 +386,8 @@ class Server:
         A value that is not an info (`checked_info`) becomes its slot's failure.
         """
         groups: Any = ()
+        if self.alone and not (loose or finals or raised) and (own := numbers_copied(infos)) is not None:
+            return Extras(own, {}, {}, {})
         if infos:
             groups, infos = self._packer.pack(infos)
         if not (infos or loose or finals or raised):
