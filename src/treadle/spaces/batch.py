@@ -88,30 +88,42 @@ def batch_writer(layout: Outline, arrays: Sequence[ndarray | None], n: int, *, c
 def _fast_writer(leaf: Leaf, array: ndarray, n: int, general: BatchWriter) -> BatchWriter:
     """Return a writer with a quick check for arrays that need no conversion; for other leaves the general writer."""
     shape, dtype = array.shape, array.dtype
-    allowed: Callable[[ndarray], Any]
     if isinstance(leaf.space, gs.Discrete):
         first, count = int(leaf.space.start), int(leaf.space.n)
         last = first + count - 1
-        choices = frozenset(range(first, last + 1) if n <= _FEW_ROWS and count <= _FEW_CHOICES else ())
+        if n <= _FEW_ROWS and count <= _FEW_CHOICES:
+            all_allowed = frozenset(range(first, last + 1)).issuperset
 
-        def allowed(actions: ndarray) -> Any:
-            return choices.issuperset(actions.tolist()) if choices else first <= actions.min() and actions.max() <= last
+            def write_few(actions: Any) -> Mailed | None:
+                right = type(actions) is ndarray and actions.dtype == dtype and actions.shape == shape
+                if right and all_allowed(actions.tolist()):
+                    array[...] = actions
+                    return None
+                return general(actions)
 
-    elif dtype.kind == "f":
+            return write_few
 
-        def allowed(actions: ndarray) -> Any:
-            return not np.isnan(actions).any()
+        def write_many(actions: Any) -> Mailed | None:
+            right = type(actions) is ndarray and actions.dtype == dtype and actions.shape == shape
+            if right and first <= actions.min() and actions.max() <= last:
+                array[...] = actions
+                return None
+            return general(actions)
 
-    else:
-        return general
+        return write_many
 
-    def write(actions: Any) -> Mailed | None:
-        if type(actions) is ndarray and actions.dtype == dtype and actions.shape == shape and allowed(actions):
-            array[...] = actions
-            return None
-        return general(actions)
+    if dtype.kind == "f":
+        isnan = np.isnan
 
-    return write
+        def write_floats(actions: Any) -> Mailed | None:
+            right = type(actions) is ndarray and actions.dtype == dtype and actions.shape == shape
+            if right and not isnan(actions).any():
+                array[...] = actions
+                return None
+            return general(actions)
+
+        return write_floats
+    return general
 
 
 def _columns(plan: Plan, value: Any, path: tuple[Any, ...], leaves: Sequence[Leaf], n: int, out: list[Any]) -> None:
