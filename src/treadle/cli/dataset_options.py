@@ -1,4 +1,4 @@
-"""What a person may type after `treadle dataset`: see `options.py`."""
+"""The options of `treadle dataset`: see `options.py`."""
 # ruff: noqa: RUF009 - `typed` makes a field
 
 from __future__ import annotations

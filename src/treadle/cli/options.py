@@ -264,10 +264,10 @@ class Collect(PlayCommand):
     missing one and prints their number. The option --resume continues, also after a crash or kill -9, and ends with the
     same bytes. With more --episodes or --steps it extends a run, also a complete one.
 
-    EPISODES THAT FAIL. An episode fails when its reset or step raises in two environments, the second a new one. It
-    also fails when it kills three fresh workers or exceeds --step-timeout in them. It ends the run; --on-error skip
-    leaves it out. The dataset numbers the others without gaps; the closing table and summary.json list the failures
-    with their causes. More failures than --max-skipped, or ten from the first episode on, end the run. An exception of
+    EPISODES THAT FAIL. An episode fails when its reset or step raises. It also fails when it kills three fresh workers
+    or exceeds --step-timeout in them. It ends the run; --on-error skip leaves it out, once it has also raised in a new
+    environment. The dataset numbers the others without gaps; the closing table and summary.json list the failures with
+    their causes. More failures than --max-skipped, or ten from the first episode on, end the run. An exception of
     a policy or of a constructor always ends it. --resume skips the same episodes; --retry-skipped tries them again.
 
     Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.

@@ -43,7 +43,8 @@ OURS = frozenset(("n_workers", "blocking", "step_timeout", "on_failure", "cluste
 def refuse_misspelt(face: str, env_class: Callable[..., Any], kwargs: Iterable[str]) -> None:
     """Raise UsageError, which names `face`, for an environment's argument that is almost the name of one of ours.
 
-    This comes before anything is started. Arguments that the environment's class names itself are not refused.
+    Fields of our objects and names of earlier versions are refused, too, all before anything is started. Arguments that
+    the environment's class names itself are not refused.
     """
     own = " (one of the environment's own goes into env_kwargs)" if env_class is GymPlanEnv else ""
     check_not_ours(face, env_class, kwargs, OURS, own)

@@ -65,7 +65,7 @@ def collect_dataset(
     Raises:
         UsageError: contradictory arguments; `out` in use, or not empty without `resume`, or begun with
             other arguments. MissingExtra: no Minari or h5py.
-        StartupFailed: an environment could not be built. What was in `out` is untouched.
+        StartupFailed: an environment could not be built. The contents of `out` are untouched.
         CollectionFailed: the run was stopped; its `stored` is a `Stored`.
         Interrupted: the same for Ctrl-C.
         Damaged: stored episodes differ from the written ones; they are named, and nothing is changed.

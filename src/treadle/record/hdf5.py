@@ -301,7 +301,7 @@ def _chunks(array: Any, rows: int) -> Iterable[bytes]:
 
 
 def arrays_of(path: Path, number: int) -> dict[str, np.ndarray]:
-    """The arrays of one episode of a file as they are stored, by path. Raises ValueError for what is no file."""
+    """Return the stored arrays of one episode of a file, by path. Raises ValueError if it is not an HDF5 file."""
     opened(path).close()
     with library().File(path, "r") as file:
         return {"/".join(name): array[()] for name, array in _arrays(file[f"episode_{number}"], ())}

@@ -146,7 +146,7 @@ class Journal(Closes):
         worker: number of the worker.
 
     Raises (on `write`):
-        OSError: when the file cannot be made or written, with its path. What was written before stays readable.
+        OSError: when the file cannot be made or written, with its path. Earlier records stay readable.
     """
 
     def __init__(self, directory: str | Path, worker: int) -> None:

@@ -236,8 +236,8 @@ class RunDirectory(RunFiles, Closes):
             objects: the arguments that are objects, as `identity.identities` returns them.
 
         Raises:
-            UsageError: the directory is not empty, without `force` and `resume`; or the run to resume had other
-                arguments, which are named; or its `run.json` is damaged.
+            UsageError: files of a run, or `output`, are there without `force` and `resume`; or `resume` finds them with
+                a missing or damaged `run.json`; or the run to resume had other arguments, which are named.
         """
         self._below(output)
         found = next((path for path in (*self._files(), output) if path.exists()), None)

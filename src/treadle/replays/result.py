@@ -47,7 +47,7 @@ class Difference(NamedTuple):
 
 @dataclass
 class Replay:
-    """What came of a replay.
+    """The result of a replay.
 
     Attributes:
         repro: the recording.

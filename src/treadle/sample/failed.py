@@ -115,8 +115,8 @@ def cause_of(error: WorkerError) -> Cause:
 
 
 def innermost(stack: str) -> tuple[str, int | None, str]:
-    """Return file, line and function of the innermost frame of the user's own code, else of a library's. Without frames
-    there is no line."""
+    """Return file, line and function of the innermost frame of the user's own code, else of a library's. The line
+    is None without frames."""
     return min(_frames(stack), key=lambda frame: bool(_LIBRARY.search(frame[0])), default=("", None, ""))
 
 

@@ -97,9 +97,10 @@ class Run:
         reset_options: a function of i, or a sequence that begins again at its end. It gives the dict (or None) that the
             reset of episode i takes as `options`.
         on_error: about an episode that fails. "raise": it ends the run. "skip": it is left out, with a warning. An
-            episode fails when its reset or step raises, also in a second, new environment. It also fails when it kills
-            three fresh workers or exceeds `step_timeout` in them; the episodes of a dead worker go to a fresh one,
-            which plays each by itself. An exception of a policy or a constructor always ends the run.
+            episode fails when its reset or step raises; with "skip", only if it raises in a new environment, too. It
+            also fails when it kills three fresh workers or exceeds `step_timeout` in them. The episodes of a dead
+            worker go to a fresh one, which plays each by itself. An exception of a policy or a constructor always ends
+            the run.
         max_skipped: with "skip": how many episodes may be left out, as a number or a share (0.1) of them. Every share
             allows at least 3; None: 5 %. More of them, or ten from the first episode on, end the run.
         keep: of a dataset: the rule of the episodes that are stored, see `treadle.sample.keeping.Keep`. Others are

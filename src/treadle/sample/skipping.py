@@ -61,7 +61,7 @@ class Skipped:
         cause: in one line, such as "ValueError: boom (env.py:12)".
         kind, message, file, line, function: see `Cause`; "" and None in files of an older version.
         step: of the failure, from 1; None: in its reset, or unknown.
-        repro: the file to replay it from, of a stored run below the run's directory; "": there is no such file.
+        repro: the file to replay it from, of a stored run below the run's directory; "": without such a file.
     """
 
     index: int

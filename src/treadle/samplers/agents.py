@@ -22,9 +22,10 @@ from treadle.program.policies import asker_of
 
 
 class FunctionAgent:
-    """A callable, or an object with `predict`, with an agent's interface. Parameters are passed on to the object.
+    """A callable, or an object with `predict`, with an agent's interface.
 
-    Every reset makes new generators for `rng` (one, or one a row) from the worker's own randomness.
+    Parameters are passed on to the object, if it has `get_param_values` and `set_param_values`. Every reset makes new
+    generators for `rng` (one, or one a row) from the worker's own randomness.
     """
 
     def __init__(self, policy: Any) -> None:

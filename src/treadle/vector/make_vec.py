@@ -2,8 +2,8 @@
 `AsyncVectorEnv` has Gymnasium's arguments, for scripts that change one import.
 
 Gymnasium calls a vector entry point without the id that it belongs to, and wants one that JSON can hold: text such as
-"module:name". So this module has a name for each id: `treadle.vector.make_vec:CartPole-v1`. What an id had before is
-kept with the text, in the spec itself, and so goes wherever the spec goes, to workers as well.
+"module:name". So this module has a name for each id: `treadle.vector.make_vec:CartPole-v1`. An id's earlier
+entry point is kept with the text in the spec itself, so it goes wherever the spec goes, to workers as well.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ def make_vec(env: EnvLike, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
         num_envs: number of environments.
         **kwargs: the options of `VectorEnv` by name (workers="auto", inline="auto", autoreset_mode=None,
             infos="gymnasium", wrappers=(), step_timeout=None, worker_options=None, ...). Others go to the
-            environment's constructor. For an argument of the constructor that has an option's name, use
-            env_kwargs={...}. So does one with nearly such a name, unless `env` is a callable that names it.
+            environment's constructor. An argument of the constructor with an option's name, or nearly one, needs
+            env_kwargs={...}. A nearly equal name is not refused if a callable `env` names it.
 
-    Raises: what `VectorEnv` raises. UsageError: an argument has nearly an option's name; nothing was started.
+    Raises: what `VectorEnv` raises. UsageError: an argument has nearly an option's name, or the name of a field of
+        `worker_options` or of an option of an earlier version. Nothing was started.
     """
     return vector_of("make_vec", env, num_envs, **kwargs)
 

@@ -84,9 +84,10 @@ class Rollout:
         return trees.map(lambda leaf, *rows: _with_ends(leaf, places, rows), self.following, *ends)
 
     def torch(self) -> Any:
-        """Return the rollout with a torch tensor in the place of every array, over the same memory, which it keeps.
+        """Return the rollout with a torch tensor in the place of every array, over the same memory.
 
-        Leaves without a fixed shape and infos stay as they are. Raises MissingExtra without torch.
+        The tensors keep the memory alive. Leaves without a fixed shape and infos stay as they are. Raises
+        MissingExtra without torch.
         """
         torch = library("a rollout's tensors need")  # a Rollout's fields say arrays, and hold tensors here
 
