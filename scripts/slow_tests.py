@@ -1,7 +1,7 @@
 """Write tests/slow.txt: the tests that take long, which `make test` leaves to `make test-all`.
 
 The tests that guard the bytes and the losses stay in `make test` however long they take: chaos, kills, golden files,
-the same dataset from any number of workers. Tests of files that compute something once for all of theirs stay, too.
+the same dataset from any number of workers, descriptors that are carried along. Tests of files that compute something once for all of theirs stay, too.
 
 Rows of the present file that LOG has not, as `make test` leaves them out, stay as they are.
 
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 SLOW = Path(__file__).parent.parent / "tests" / "slow.txt"
-STAYS = re.compile(r"chaos|kill|golden|same_bytes|same_dataset|test_house|test_budget|test_words|README")
+STAYS = re.compile(r"chaos|kill|carried|golden|same_bytes|same_dataset|test_house|test_budget|test_words|README")
 LEAST = 0.5  # seconds of a call, from which on it is slow
 ROW = re.compile(r"\s*([\d.]+)s call\s+(tests/\S.*)")
 
