@@ -1,7 +1,8 @@
 """Write tests/slow.txt: the tests that take long, which `make test` leaves to `make test-all`.
 
 The tests that guard the bytes and the losses stay in `make test` however long they take: chaos, kills, golden files,
-the same dataset from any number of workers, descriptors that are carried along. Tests of files that compute something once for all of theirs stay, too.
+the same dataset from any number of workers, descriptors that are carried along. Tests of files that compute something
+once for all of theirs stay, too.
 
 Rows of the present file that LOG has not, as `make test` leaves them out, stay as they are.
 
