@@ -152,10 +152,16 @@ def test_a_call_that_fails_or_waits_in_vain_is_not_counted_twice() -> None:
     assert figures.away < figures.elapsed - 4 * 0.05  # four steps at least were the vector's
 
 
-def test_programs_that_come_later_are_named_and_what_was_before_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    others, since = [0.0], Usage.since
-    monkeypatch.setattr(Usage, "since", lambda usage: since(usage)._replace(others=others[0]))
+@pytest.fixture
+def others(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A list whose entry says how many cores other programs use; what is old is so after 10 ms."""
+    found, since = [0.0], Usage.since
+    monkeypatch.setattr(Usage, "since", lambda usage: since(usage)._replace(others=found[0]))
     monkeypatch.setattr(measured, "RECENT", 10_000_000)
+    return found
+
+
+def test_programs_that_come_later_are_named_and_what_was_before_does_not_count(others: list[float]) -> None:
     with closing(treadle.VectorEnv([partial(Waits, step=0.02)] * 2, workers=2, inline=0)) as vector:
         vector.reset(seed=0)
         for step in range(24):
@@ -166,10 +172,7 @@ def test_programs_that_come_later_are_named_and_what_was_before_does_not_count(m
         assert "of them yours" in str(vector.stats())
 
 
-def test_programs_that_come_later_are_named_in_partial_batches_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    others, since = [0.0], Usage.since
-    monkeypatch.setattr(Usage, "since", lambda usage: since(usage)._replace(others=others[0]))
-    monkeypatch.setattr(measured, "RECENT", 10_000_000)
+def test_programs_that_come_later_are_named_in_partial_batches_too(others: list[float]) -> None:
     with closing(treadle.VectorEnv([partial(Waits, step=0.02)] * 2, workers=2, inline=0)) as vector:
         vector.async_reset(seed=0)
         for step in range(24):

@@ -29,7 +29,7 @@ from treadle.sample.failed import CollectionFailed, Failures
 from treadle.sample.inference import many_at_once
 from treadle.sample.named import env_of, reference_of
 from treadle.sample.run import EpisodeKeywords, Run, RunKeywords
-from treadle.sample.scores import Evaluation, Score, ScoreRemark, about_of, digest_of, evaluation_of, so_far
+from treadle.sample.scores import Evaluation, Score, ScoreRemark, SoFar, about_of, digest_of, evaluation_of
 from treadle.sample.skipping import Skipped
 from treadle.worker.options import chosen
 
@@ -148,13 +148,13 @@ class Scored:
 
     def _keep(self, out: str | Path, how: Making) -> Evaluation:
         """Play it into the directory `out`."""
-        folder = path_of("out", out).absolute()
+        folder, so_far = path_of("out", out).absolute(), SoFar()
         results = Results(folder, self.run, self._task_of, self.keys)
         tasks = {"tasks": self.references} if self.tasks else {}
         about = {"format": FORMAT, "kind": "evaluation", "success_keys": list(self.keys), **tasks}
 
         def tell(now: Standing) -> None:
-            now.result = so_far([*results.notes.values()])
+            now.result = so_far.text(results.notes.values())
 
         try:
             with RunDirectory(folder) as place:
@@ -173,12 +173,12 @@ class Scored:
 
     def _play(self, progress: Shows) -> Evaluation:
         """Play it and keep nothing."""
-        shown, failures, notes = Progress(progress), Failures(), list[EpisodeNote]()
+        shown, failures, notes, so_far = Progress(progress), Failures(), list[EpisodeNote](), SoFar()
         told = shown.tell
 
         def tell(now: Standing) -> None:
             assert told is not None
-            now.result = so_far(notes)
+            now.result = so_far.text(notes)
             told(now)
 
         recipe = replace(self.run.recipe, sink=partial(Scorer, self.keys))

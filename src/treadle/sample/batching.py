@@ -153,6 +153,7 @@ class BatchFormer:
             "rows_per_batch": self.rows / self.batches if self.batches else 0.0,
             "policy_busy": self.policy / total if total else 0.0,
             "policy_seconds": self.policy,
+            "policy_waited": self.idle,
             "slot_waited": self.waited / self.rows if self.rows else 0.0,
             "size": self.choice.size,
             "patience": self.choice.patience,

@@ -14,6 +14,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import NormalDist
 from typing import Any
 
@@ -272,13 +273,28 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def so_far(episodes: Sequence[Any]) -> str:
-    """Return the rate of success of episodes with Wilson's interval, or their mean return with that of a normal
-    distribution; "" of fewer than two."""
-    if rate := success_rate([each.success for each in episodes]):
-        return "success {:.0%} [{:.0%}, {:.0%}]".format(*rate)
-    if len(episodes) < 2:
-        return ""
-    returns = np.array([each.total_reward for each in episodes])
-    mean, half = returns.mean(), Z * returns.std() / math.sqrt(len(episodes) - 1)
-    return f"mean return {mean:,.2f} [{mean - half:,.2f}, {mean + half:,.2f}]"
+class SoFar:
+    """The result of an evaluation at work; each episode is counted once, however often the result is asked for."""
+
+    def __init__(self) -> None:
+        self._count = self._successes = self._said = 0
+        self._sum = self._squares = 0.0
+
+    def text(self, episodes: Iterable[Any]) -> str:
+        """Return the rate of success with Wilson's interval, or the mean return with that of a normal distribution; ""
+        of fewer than two returns. `episodes`: those of the call before, then others."""
+        for each in islice(episodes, self._count, None):
+            self._count += 1
+            self._sum += each.total_reward
+            self._squares += each.total_reward**2
+            self._said += each.success is not None
+            self._successes += each.success is True
+        n = self._count
+        if self._said:
+            low, high = wilson(self._successes, n)
+            return f"success {self._successes / n:.0%} [{low:.0%}, {high:.0%}]"
+        if n < 2:
+            return ""
+        mean = self._sum / n
+        half = Z * math.sqrt(max(0.0, self._squares / n - mean**2) / (n - 1))
+        return f"mean return {mean:,.2f} [{mean - half:,.2f}, {mean + half:,.2f}]"

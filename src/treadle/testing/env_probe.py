@@ -437,7 +437,8 @@ def _stat(pid: int) -> list[str]:
 
 def parent_of(pid: int) -> int:
     """Return the pid of a process's parent; 0: the process has ended."""
-    return int((_stat(pid) or "00")[1])
+    found = _stat(pid)
+    return int(found[1]) if found else 0
 
 
 def runs(pid: int) -> bool:
