@@ -28,11 +28,11 @@ from treadle.plan.futures import TAKING, Future, Workers
 from treadle.plan.items import (
     ALIGN,
     MOST,
-    Ask,
     Done,
     Items,
     LaidRows,
     LaidStates,
+    PlanOp,
     StateBatch,
     Work,
     balanced_chunks,
@@ -258,7 +258,7 @@ class BatchEnv:
                     break
                 workers, slot = self._lanes[at]
                 try:
-                    out[index] = workers.ask(slot, Ask.WORK, (works[index],)), at
+                    out[index] = workers.ask(slot, PlanOp.WORK, (works[index],)), at
                 except Exception as raised:  # noqa: BLE001 - raised again once all answers have come
                     if not given or workers.by_slot[slot].state is not State.GONE:  # GONE: dropped during the wait
                         error = raised

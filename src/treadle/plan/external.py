@@ -11,7 +11,7 @@ import gymnasium as gym
 from treadle.checks import check_names
 from treadle.interrupts import Closes
 from treadle.plan.futures import Future, Workers
-from treadle.plan.items import Ask, Done, Method, Work, columns, items_of, packed
+from treadle.plan.items import Done, Method, PlanOp, Work, columns, items_of, packed
 from treadle.worker.options import WorkerOptions, chosen
 
 
@@ -66,7 +66,7 @@ class ExternalProcess(Closes):
         return self._get(name)
 
     def _get(self, name: str) -> Any:
-        found = self._workers.ask(self._slot, Ask.GET, (name,))()
+        found = self._workers.ask(self._slot, PlanOp.GET, (name,))()
         return partial(self._now, name) if isinstance(found, Method) else found
 
     def _now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -74,7 +74,7 @@ class ExternalProcess(Closes):
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Future:
         """Call a method of the environment and return a future of its result."""
-        return self._workers.ask(self._slot, Ask.CALL, (name, *args), kwargs)
+        return self._workers.ask(self._slot, PlanOp.CALL, (name, *args), kwargs)
 
     def step(
         self, action: Any, state: Any = None, dt: int = 1, blocking: bool = True, return_state: bool | None = None
@@ -100,7 +100,7 @@ class ExternalProcess(Closes):
                 self._workers.raise_failed(self._slot, *done.failed, len(items))
             return columns([done], items.return_state)
 
-        future = self._workers.ask(self._slot, Ask.WORK, (work,), then=unpacked)
+        future = self._workers.ask(self._slot, PlanOp.WORK, (work,), then=unpacked)
         return future() if blocking else future
 
     def reset(self, blocking: bool = True, return_states: bool = False) -> Any:
@@ -110,7 +110,7 @@ class ExternalProcess(Closes):
 
     def set_state(self, state: Any, blocking: bool = True) -> Any:
         """Put the environment into a state and return None, or a future of None."""
-        future = self._workers.ask(self._slot, Ask.CALL, ("set_state", state), then=lambda _: None)
+        future = self._workers.ask(self._slot, PlanOp.CALL, ("set_state", state), then=lambda _: None)
         return future() if blocking else future
 
     def close(self) -> None:

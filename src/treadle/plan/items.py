@@ -310,7 +310,7 @@ def joined(dones: Sequence[Done], part: str) -> list[Any]:
 PARTS = ("states", "observations", "rewards", "terminals", "truncateds", "infos")
 
 
-class Ask:
+class PlanOp:
     """Operations of the slot. Their names cannot be identifiers, so they hide no method of an environment.
 
     They are strings, as one is in every request, and an enum's member takes several times as long to pickle.

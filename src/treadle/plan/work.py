@@ -15,11 +15,11 @@ from treadle.memory.lent import Region
 from treadle.plan.env import walking
 from treadle.plan.items import (
     ALIGN,
-    Ask,
     Done,
     LaidRows,
     LaidStates,
     Method,
+    PlanOp,
     StateBatch,
     Work,
     lay,
@@ -261,11 +261,11 @@ class PlanSlot(Program):
         self._arena, self._words = arena, words
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name == Ask.WORK:
+        if name == PlanOp.WORK:
             return self._work(args[0])
         attribute, *rest = args
         found = getattr(self.env, attribute)
-        if name == Ask.GET:
+        if name == PlanOp.GET:
             return Method() if callable(found) and not isinstance(found, type) else found
         return found(*rest, **kwargs)
 

@@ -138,7 +138,7 @@ class Note:
         return all(value is NOTHING for value in values) and self.ends is None and not any(flags)
 
 
-class Ask(StrEnum):
+class TaskOp(StrEnum):
     """Operations of a slot; see `TaskSlot.call`."""
 
     TASK_CALL = "call"

@@ -26,7 +26,7 @@ from treadle.program.base import Description, Program, StepResult
 from treadle.program.ids import own_registrations, register_missing
 from treadle.spaces import Layout
 from treadle.tasks.core import SensorSuite, ends_of
-from treadle.tasks.orders import NOTE, Ask, Fresh, NextTask, Note, ResetSampler, Status, Stay
+from treadle.tasks.orders import NOTE, Fresh, NextTask, Note, ResetSampler, Status, Stay, TaskOp
 from treadle.tasks.rows import Code, action_rows, blank, fitting, observation_rows
 
 NO_FIRST_TASK = (
@@ -40,7 +40,7 @@ NO_TASK_AFTER_RESET = (
 NO_TASK = "the slot has no task: the sampler is exhausted. Pause the slot, or reset the sampler"
 OVER = "this slot's task is done and the slot waits for the others: give None for it, or move on with next_task"
 IDLE, HELD, MAILED = int(Code.IDLE), int(Code.HELD), int(Code.MAILED)  # plain: they are compared once a step
-OWN_OBJECTS = frozenset({Ask.TASK_ATTR, Ask.TASK_CALL, Ask.SAMPLER_ATTR, Ask.SAMPLER_CALL})
+OWN_OBJECTS = frozenset({TaskOp.TASK_ATTR, TaskOp.TASK_CALL, TaskOp.SAMPLER_ATTR, TaskOp.SAMPLER_CALL})
 NUMBERS = (int, float, np.number, np.bool_)
 
 
@@ -293,23 +293,23 @@ class TaskSlot(Program):
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation of `Ask`."""
-        if name == Ask.STATUS:
+        """Run an operation of `TaskOp`."""
+        if name == TaskOp.STATUS:
             age = perf_counter_ns() - self._born
             return Status(self.task is not None, self._over is not None, self._handed, self._busy, age)
-        if name == Ask.SEED:
+        if name == TaskOp.SEED:
             return self.sampler.set_seed(*args)
-        if name == Ask.SAMPLER_ATTR:
+        if name == TaskOp.SAMPLER_ATTR:
             return getattr(self.sampler, *args)
-        if name == Ask.SAMPLER_CALL:
+        if name == TaskOp.SAMPLER_CALL:
             return getattr(self.sampler, args[0])(*args[1:])
         if self.task is None:
             raise UsageError(NO_TASK)
-        if name == Ask.TASK_ATTR:
+        if name == TaskOp.TASK_ATTR:
             return getattr(self.task, *args)
-        if name == Ask.TASK_CALL:
+        if name == TaskOp.TASK_CALL:
             return getattr(self.task, args[0])(*args[1:])
-        if name == Ask.RENDER:
+        if name == TaskOp.RENDER:
             return self.task.render(*args, **kwargs)
         raise UsageError(f"{name!r} is not an operation of a slot of tasks")
 

@@ -33,7 +33,7 @@ from treadle.seeding import restart_seed
 from treadle.tasks import arguments
 from treadle.tasks.arguments import NoSuchSlot, NotSupported, cannot_travel, listed, start_error
 from treadle.tasks.core import RLStepResult, TaskSampler
-from treadle.tasks.orders import Ask, Fresh, NextTask, ResetSampler, Status, Stay
+from treadle.tasks.orders import Fresh, NextTask, ResetSampler, Status, Stay, TaskOp
 from treadle.tasks.results import Results, Slot, TaskVectorStats
 from treadle.tasks.rows import Code, action_writer
 from treadle.tasks.slot import SamplerRecipe, TaskSlot
@@ -300,7 +300,7 @@ class TaskVector(Closes):
     def stats(self) -> TaskVectorStats:
         """Return the counts and times since the vector was made."""
         self._begin("stats")
-        told = self._run(self._lockstep.call, Ask.STATUS)
+        told = self._run(self._lockstep.call, TaskOp.STATUS)
         busy = np.array([0.0 if each is None else each.busy / max(1, each.age) for each in told])
         restarts, books = np.array(self._pool.restarts, np.int64), self._results
         why = self._verdict()
@@ -346,7 +346,7 @@ class TaskVector(Closes):
         for slot, seed in seeds.items():
             check_seed(seed, f"the seed of slot {slot}")
         try:
-            self._ask({slot: (Ask.SEED, (seed,), {}) for slot, seed in seeds.items()}, task=False)
+            self._ask({slot: (TaskOp.SEED, (seed,), {}) for slot, seed in seeds.items()}, task=False)
         finally:
             for slot, seed in seeds.items():
                 self._results.histories[slot].seeded(seed)
@@ -407,7 +407,7 @@ class TaskVector(Closes):
                 self._arrived.append(error)
         self._pool.check()
         if self._unsure:
-            for slot, status in enumerate(self._lockstep.call(Ask.STATUS)):
+            for slot, status in enumerate(self._lockstep.call(TaskOp.STATUS)):
                 if isinstance(status, Status):
                     self._results.correct(slot, status)
             self._unsure = False

@@ -18,7 +18,7 @@ from treadle.errors import MissingExtra, UsageError
 from treadle.tasks import arguments
 from treadle.tasks.arguments import NotSupported
 from treadle.tasks.core import CALLBACK_KEY, METRICS_KEY, RLStepResult, Sensor, SensorSuite, TaskSampler
-from treadle.tasks.orders import Ask, NextTask, ResetSampler
+from treadle.tasks.orders import NextTask, ResetSampler, TaskOp
 from treadle.tasks.vector import TaskVector
 from treadle.vector.core import one_at_a_time
 from treadle.worker.backends import default_backend
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 COMPLETE_TASK_METRICS_KEY, COMPLETE_TASK_CALLBACK_KEY = METRICS_KEY, CALLBACK_KEY  # as AllenAct's module has them
 # commands that do not change the recorded states: name -> function from the command's data to a slot's operation
 CALLS: dict[str, Callable[[Any], Operation]] = {
-    "render": lambda data: (Ask.RENDER, *_render_arguments(data)),
-    "observation_space": lambda data: (Ask.TASK_ATTR, ("observation_space",), {}),
-    "action_space": lambda data: (Ask.TASK_ATTR, ("action_space",), {}),
-    "call": lambda data: (Ask.TASK_CALL, _call_arguments(data), {}),
-    "call_sampler": lambda data: (Ask.SAMPLER_CALL, _call_arguments(data), {}),
-    "attr": lambda data: (Ask.TASK_ATTR, (data,), {}),
-    "sampler_attr": lambda data: (Ask.SAMPLER_ATTR, (data,), {}),
+    "render": lambda data: (TaskOp.RENDER, *_render_arguments(data)),
+    "observation_space": lambda data: (TaskOp.TASK_ATTR, ("observation_space",), {}),
+    "action_space": lambda data: (TaskOp.TASK_ATTR, ("action_space",), {}),
+    "call": lambda data: (TaskOp.TASK_CALL, _call_arguments(data), {}),
+    "call_sampler": lambda data: (TaskOp.SAMPLER_CALL, _call_arguments(data), {}),
+    "attr": lambda data: (TaskOp.TASK_ATTR, (data,), {}),
+    "sampler_attr": lambda data: (TaskOp.SAMPLER_ATTR, (data,), {}),
 }
 COMMANDS = ("step", "next_task", "reset", "seed", *CALLS)
 DONE = "done"  # the result of commands that return nothing else

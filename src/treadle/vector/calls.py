@@ -14,7 +14,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from treadle.errors import StateError, UsageError
 from treadle.vector.core import Core, one_at_a_time
-from treadle.vector.env_slot import REFUSED, Ask, SlotState
+from treadle.vector.env_slot import REFUSED, EnvOp, SlotState
 from treadle.vector.orders import chosen_slots
 from treadle.vector.traced import traced
 
@@ -40,13 +40,13 @@ class SlotCalls(gym.vector.VectorEnv):
         Returns one result a slot; they must pickle. Raises UsageError for `reset`, `step` and `close`.
         """
         self._turns.check_free("call_async")
-        return tuple(self._lockstep.call(Ask.CALL, _callable(name), args, kwargs))
+        return tuple(self._lockstep.call(EnvOp.CALL, _callable(name), args, kwargs))
 
     @one_at_a_time
     def call_async(self, name: str | Function, /, *args: Any, **kwargs: Any) -> None:
         """Begin a `call`; `call_wait` returns its result."""
         self._turns.check_free("call_async")
-        self._lockstep.post_call(Ask.CALL, _callable(name), args, kwargs)
+        self._lockstep.post_call(EnvOp.CALL, _callable(name), args, kwargs)
         self._turns.state = AsyncState.WAITING_CALL
 
     @one_at_a_time
@@ -74,7 +74,7 @@ class SlotCalls(gym.vector.VectorEnv):
         """`call` in one slot, which returns its result, or in some, which returns a tuple in the order asked."""
         chosen = chosen_slots(slots, self.num_envs)
         self._turns.check_free("call_async")
-        results = self._lockstep.call(Ask.CALL, _callable(name), args, kwargs, slots=chosen)
+        results = self._lockstep.call(EnvOp.CALL, _callable(name), args, kwargs, slots=chosen)
         return results[0] if isinstance(slots, int | np.integer) else tuple(results)
 
     def get_attr_at(self, slots: int | Sequence[int], name: str) -> Any:
@@ -93,7 +93,7 @@ class SlotCalls(gym.vector.VectorEnv):
                 f"Got `{len(values)}` values for {len(chosen)} environments."
             )
         self._turns.check_free("set_attr")
-        self._lockstep.call_each({slot: (Ask.SET_ATTR, (name, own), {}) for slot, own in zip(chosen, values)})
+        self._lockstep.call_each({slot: (EnvOp.SET_ATTR, (name, own), {}) for slot, own in zip(chosen, values)})
 
     def render(self) -> tuple[Any, ...]:
         """One frame (or whatever the render mode says) a slot."""
@@ -121,7 +121,7 @@ class SlotCalls(gym.vector.VectorEnv):
         Raises StateError (as TaskRaised) for an environment that cannot be captured.
         """
         self._turns.check_free("call_async")
-        return tuple(self._lockstep.call(Ask.GET_STATE))
+        return tuple(self._lockstep.call(EnvOp.GET_STATE))
 
     @one_at_a_time
     def set_states(self, states: Sequence[SlotState], slots: Sequence[int] | None = None) -> None:
@@ -148,7 +148,7 @@ class SlotCalls(gym.vector.VectorEnv):
                 "episode. Take them one step later, or make this vector in the mode of theirs"
             )
         self._turns.check_free("call_async")
-        self._lockstep.call_each({slot: (Ask.SET_STATE, (state,), {}) for slot, state in given.items()})
+        self._lockstep.call_each({slot: (EnvOp.SET_STATE, (state,), {}) for slot, state in given.items()})
         self._lockstep.placed(given)
 
 

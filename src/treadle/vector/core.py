@@ -28,7 +28,7 @@ from treadle.errors import BadAction, ClosedPool, TreadleError, UsageError, Work
 from treadle.lockstep.lockstep import Lockstep
 from treadle.lockstep.measured import CALLS, Measured
 from treadle.pool.pool import Pool
-from treadle.vector.env_slot import Ask
+from treadle.vector.env_slot import EnvOp
 from treadle.vector.infos import BatchForm
 from treadle.verdict import Verdict, verdict
 from treadle.wire.line import BUSY_NS
@@ -110,7 +110,7 @@ class Mender:
             return None
         if not isinstance(actions, list | tuple | np.ndarray) or not np.iterable(actions) or len(actions) != self._n:
             return None
-        ignored = self._lockstep.call(Ask.OVER)
+        ignored = self._lockstep.call(EnvOp.OVER)
         if not any(ignored):
             return None
         return [self._any() if skip else action for action, skip in zip(actions, ignored, strict=True)]

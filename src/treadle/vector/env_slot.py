@@ -29,7 +29,7 @@ REFUSED = frozenset({"reset", "step", "close", "_setattr", "_check_spaces"})
 _BY_ITSELF: Any = object()  # in place of reset options: nobody gave any, the slot moves on
 
 
-class Ask(StrEnum):
+class EnvOp(StrEnum):
     """Operations of the slot itself. The names are not identifiers, so they hide no attribute of an environment."""
 
     CALL = "treadle: call"
@@ -108,26 +108,26 @@ class EnvSlot(GymEnv):
         return super().ended(observation, reward, terminated, truncated, info)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name == Ask.CALL:
+        if name == EnvOp.CALL:
             attribute, args, kwargs = args
             if callable(attribute):
                 return attribute(self.env, *args, **kwargs)
             return super().call(attribute, args, kwargs)
-        if name == Ask.SET_ATTR:
+        if name == EnvOp.SET_ATTR:
             attribute, value = args
             getattr(self.env, "set_wrapper_attr", partial(setattr, self.env))(attribute, value)
             self.step = self.env.step if self.step != self._held else self.step  # it may be what was set
             return None
-        if name == Ask.OVER:
+        if name == EnvOp.OVER:
             return self._over
-        if name == Ask.GET_STATE:
+        if name == EnvOp.GET_STATE:
             return SlotState(self._kept_by().get(), self._over, self._kept)
-        if name == Ask.SET_STATE:
+        if name == EnvOp.SET_STATE:
             return self._put(args[0])
         raise UsageError(f"{name!r} is nothing that a vector asks of its slots")
 
     def hands_over(self, name: str, args: tuple[Any, ...]) -> bool:
-        return name == Ask.CALL  # as Gymnasium's `SyncVectorEnv` does it
+        return name == EnvOp.CALL  # as Gymnasium's `SyncVectorEnv` does it
 
     def _kept_by(self) -> Keeper:
         if self._keeper is None:

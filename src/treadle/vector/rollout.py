@@ -25,7 +25,7 @@ from treadle.memory.ring import Ring, RolloutArrays
 from treadle.program.torch_policy import library
 from treadle.spaces import Mailed
 from treadle.vector.core import Core
-from treadle.vector.env_slot import Ask
+from treadle.vector.env_slot import EnvOp
 from treadle.vector.infos import Five
 from treadle.vector.next_obs import finals_of
 
@@ -178,7 +178,7 @@ class Filling:
         self._loose_values: list[list[Any]] = []  # all leaves of what was seen at each step
         self._held = self._core.mode is AutoresetMode.DISABLED
         self._seen = seen
-        if self._held and (over := np.array(self._lockstep.call(Ask.OVER))).any():
+        if self._held and (over := np.array(self._lockstep.call(EnvOp.OVER))).any():
             self._seen = self._reset(over, 0, seen)
         self._first_ids = self._lockstep.episodes - 1
 
