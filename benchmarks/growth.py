@@ -5,6 +5,7 @@ CartPoles in the caller's process, and in two workers; the time of a step is per
 """
 
 import argparse
+import contextlib
 import datetime
 import os
 import tempfile
@@ -18,6 +19,7 @@ import numpy as np
 
 import treadle
 from benchmarks.report import machine, progress, write_between_markers
+from treadle.progress import Standing
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- growth:begin -->", "<!-- growth:end -->"
@@ -54,14 +56,31 @@ def memory(episodes: int) -> tuple[float, float, float]:
     return early, resident_mib(), episodes / (time.perf_counter() - began)
 
 
-def resumed(episodes: int) -> float:
-    """Seconds to resume a run of so many episodes for one more."""
+def resumed(episodes: int) -> tuple[float, float, float]:
+    """Of a run that is stopped after so many episodes, seconds until a resume has made another; of a complete run of so
+    many, seconds to store one more; and seconds to merge so many."""
+    whole, at = episodes + episodes // 10, dict[str, float]()
+
+    def stop(now: Standing) -> None:
+        at["stopped"] = time.perf_counter()
+        if now.episodes >= episodes:
+            raise KeyboardInterrupt
+
+    def look(now: Standing) -> None:
+        if now.made_steps:
+            at.setdefault("goes on", time.perf_counter())
+
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        treadle.collect_dataset(Short, episodes=episodes, seed=0, workers=1, out=out)
+        run: dict[str, Any] = {"seed": 0, "workers": 1, "out": Path(folder) / "run"}
+        with contextlib.suppress(KeyboardInterrupt):
+            treadle.collect_dataset(Short, episodes=whole, progress=stop, **run)
+        merged = time.perf_counter() - at["stopped"]
         began = time.perf_counter()
-        treadle.collect_dataset(Short, episodes=episodes + 1, seed=0, workers=1, out=out, resume=True)
-        return time.perf_counter() - began
+        treadle.collect_dataset(Short, episodes=whole, progress=look, resume=True, **run)
+        goes_on = at["goes on"] - began
+        began = time.perf_counter()
+        treadle.collect_dataset(Short, episodes=whole + 1, resume=True, **run)
+        return goes_on, time.perf_counter() - began, merged
 
 
 def stepped(slots: int, **options: Any) -> tuple[float, float]:
@@ -97,9 +116,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows.append((f"{slots:,} slots, us a slot: in the caller, in two workers", f"{alone:.1f}, {beside:.1f}"))
         progress(str(rows[-1]))
     rows.append((f"seconds to close {SLOTS[-1]:,} slots in two workers", f"{close:.2f}"))
-    rows.append(
-        (f"seconds to resume a run of {options.stored:,} episodes for one more", f"{resumed(options.stored):.1f}")
-    )
+    stored = f"{options.stored:,} episodes"
+    goes_on, more, merged = resumed(options.stored)
+    rows.append((f"seconds until a run that was stopped after {stored} makes the next", f"{goes_on:.1f}"))
+    rows.append((f"seconds to merge {stored} at a run's end", f"{merged:.0f}"))
+    rows.append((f"seconds to store one more episode in a complete run of {stored}", f"{more:.0f}"))
     text = [
         f"{datetime.date.today()}. {facts['cpu']}, {facts['cores']} cores, {facts['system']}; load average at start "
         f"{facts['load_at_start']:g}. CartPole; episodes of two empty steps.",

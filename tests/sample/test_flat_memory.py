@@ -1,4 +1,4 @@
-"""Episodes that are let go leave their lengths in the caller, and no more."""
+"""The caller keeps nothing of an episode that it has let go."""
 
 import gc
 import tracemalloc
@@ -24,8 +24,8 @@ class Short(gym.Env[np.ndarray, int]):
         return np.zeros(2, np.float32), 1.0, True, False, {}
 
 
-def test_of_an_episode_that_is_let_go_its_length_stays() -> None:
-    """Their lengths stay (62 bytes each were measured), to know which have been made; nothing else does."""
+def test_nothing_of_an_episode_that_is_let_go_stays() -> None:
+    """3,500 more episodes add less than 8 bytes each: 62 were measured while all lengths were kept."""
     kept = {}
     tracemalloc.start()
     try:
@@ -35,4 +35,4 @@ def test_of_an_episode_that_is_let_go_its_length_stays() -> None:
                 kept[episode.index] = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert kept[LATE] - kept[EARLY] < 128 * (LATE - EARLY)
+    assert kept[LATE] - kept[EARLY] < 8 * (LATE - EARLY)

@@ -94,7 +94,7 @@ def in_order(
                         held -= next_one.nbytes
                         yield next_one
             if log.isEnabledFor(logging.INFO):
-                log.info("%s", run.verdict(run.shares(), sum(schedule.lengths.values())))
+                log.info("%s", run.verdict(run.shares(), schedule.steps))
             for index in sorted(waiting):  # the last that was missing is one that is left out
                 if schedule.end is None or index < schedule.end:
                     yield waiting[index]

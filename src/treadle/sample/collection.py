@@ -174,7 +174,7 @@ class Collection(Closes):
         if self.rows is not None:
             more["slots"] = self.pool.n - self.pool.later
         elif fixed and self.pool.options.backend == "process":
-            more["slots"] = max(len(workers), min(AT_ONCE, len(self.source.schedule.lengths)))
+            more["slots"] = max(len(workers), min(AT_ONCE, self.source.schedule.finished))
         found = self.spent.figures(steps, tuple(each.busy for each in workers), **more)
         if self.rows is not None:
             found = replace(found, away=max(found.away, shares[CALLER].policy), asked=self.rows.former.fitted())

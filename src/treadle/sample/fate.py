@@ -135,7 +135,7 @@ class ByIndexFate:
             elif isinstance(result, Remark):
                 self.remark(index, result)
             else:
-                lost, finished = isinstance(result, Lost), len(source.schedule.lengths)
+                lost, finished = isinstance(result, Lost), source.schedule.finished
                 error = self.error(result.raised, slot, worker) if lost else result.rebuilt(finished)
                 if lost or result.skip:
                     del source.dealt[at][index]
@@ -160,7 +160,7 @@ class ByIndexFate:
     def error(self, raised: Raised, slot: int, worker: Worker) -> CollectionFailed:
         """Return the error of a slot's program."""
         source = self._source
-        return failed.raised(failure.task_error(raised, worker.at(slot)), source.root, len(source.schedule.lengths))
+        return failed.raised(failure.task_error(raised, worker.at(slot)), source.root, source.schedule.finished)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class ByIndexFate:
         """Raise the failure of the lowest index, if there is one."""
         if self.failure is not None:
             error = self.failure[1]
-            error.finished = len(self._source.schedule.lengths)
+            error.finished = self._source.schedule.finished
             raise error
 
     def record(self, error: CollectionFailed) -> None:
@@ -226,7 +226,7 @@ class ByIndexFate:
             return
         self.record(error)
         self.failures.leave_out(index, error)
-        so_far = schedule.skipped, schedule.episodes, len(schedule.lengths)
+        so_far = schedule.skipped, schedule.episodes, schedule.finished
         if why := self._skipping.too_many(*so_far):
             raise failed.too_many(error, f"{why}: {self.failures}", remedy(*so_far))
 
@@ -258,7 +258,7 @@ class ByIndexFate:
     def died(self, event: events.Lost) -> None:
         """A worker died: what it was to make is made by others, and what it was making by the one in its place."""
         source, worker, verdict = self._source, event.worker, event.verdict
-        finished, at = len(source.schedule.lengths), worker.index
+        finished, at = source.schedule.finished, worker.index
         if verdict is None:  # it lives, and was late
             verdict = RestartPolicy.RAISE
         (playing, guilty), mine = self._died_in.pop(at), list(source.dealt[at])
@@ -293,7 +293,7 @@ class ByIndexFate:
         if not many:
             return False
         fresh = self._calls.policy is not RestartPolicy.DROP and all(first for first, _ in deaths[-many:])
-        finished = len(self._source.schedule.lengths)
+        finished = self._source.schedule.finished
         found = failed.died(error, index, self._source.root, many, finished, fresh=fresh)
         if not self._skipping.skip or failed.in_policy(error):
             raise found if failed.in_policy(error) else self.hinted(found)

@@ -115,7 +115,7 @@ class Nodes:
         share = schedule.share(self._in_all, TIMES, LEFT if self._several else 1, first, max(TIMES * AHEAD, soon))
         left = max(0.0, source.unmade) / self._in_all
         most = wanted(self._rows(worker), len(source.dealt[worker.index]), share, soon, left)
-        if source.bounds and len(schedule.lengths) <= self._held:  # the caller has not seen one
+        if source.bounds and schedule.finished <= self._held:  # the caller has not seen one
             most = min(most, max(0, FIRST - len(schedule.issued)))
         return most
 
@@ -137,7 +137,7 @@ class Nodes:
         elif monotonic() - self._alone_since > self._seconds:
             raise CollectionFailed(
                 f"no node has been there for {self._seconds:g} s (start_timeout)", where=Where(phase="stream"),
-                reason="no node is left", finished=len(self._source.schedule.lengths),
+                reason="no node is left", finished=self._source.schedule.finished,
             )  # fmt: skip
         if all(there):
             return patience
@@ -180,6 +180,9 @@ class FedSchedule(Schedule):
         for index in indices:
             self.lengths.pop(index, None)  # it was made before, and got lost on its way
             self._again.append(index)
+
+    def _advance(self) -> None:
+        """The caller decides which indices are settled."""
 
     @property
     def fed(self) -> bool:

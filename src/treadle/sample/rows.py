@@ -239,7 +239,7 @@ class Rows:
         seed, step = seeding.episode_env_seed(self._source.root, index), int(self._steps[slots[row]]) + 1
         raised = Raised.of(error, "policy", step=step, episode=index, seed=seed)
         told = failure.task_error(raised, Where(slots[row]))
-        found = failed.raised(told, self._source.root, len(self._source.schedule.lengths))
+        found = failed.raised(told, self._source.root, self._source.schedule.finished)
         others = sorted(self._playing[slot] for slot in slots)
         found.add_note(f"the policy was asked in the caller, in {batch}, for episodes {', '.join(map(str, others))}")
         return found

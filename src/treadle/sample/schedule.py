@@ -37,6 +37,10 @@ class Schedule:
 
     Attributes:
         upcoming: the lowest index that has never been handed out.
+        prefix: all indices before it are finished or skipped.
+        lengths: of the finished episodes from `prefix` on; the others are counted and forgotten.
+        unfit: those of them that do not fit.
+        finished, steps: number of finished episodes, and their steps.
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class Schedule:
         self.lengths: dict[int, int] = dict(have or {})
         self.skipped = set(skipped) - self.lengths.keys()
         self.unfit, self.kept, self._prefix_kept = set(unfit), kept, 0
-        self._total = sum(self.lengths.values())
+        self.finished, self.steps, self._misfits = len(self.lengths), sum(self.lengths.values()), len(self.unfit)
         self._shard, self._of = shard
         self._there = len(self.lengths) + len(self.skipped)  # of those that are still to be handed out
         self.elsewhere = 0 if episodes is None else episodes - len(range(self._shard, episodes, self._of))
@@ -63,7 +67,7 @@ class Schedule:
         self._again: deque[int] = deque()
         self.issued: set[int] = set()  # handed out and not finished
         self.window = WINDOW
-        self.prefix = first  # all before it are finished or skipped
+        self.prefix = first
         self.prefix_steps = 0
         self.end = None if episodes is None else first + episodes  # the run ends before it, as soon as that is known
         self._advance()
@@ -73,7 +77,7 @@ class Schedule:
         if self._again:
             index = self._again.popleft()
         else:
-            while self.upcoming in self.lengths or self.upcoming in self.skipped or self._is_elsewhere(self.upcoming):
+            while self._is_settled(self.upcoming) or self._is_elsewhere(self.upcoming):
                 self.upcoming += 1
                 self._there -= 1
             if self.end is not None and self.upcoming >= self.end:
@@ -84,6 +88,9 @@ class Schedule:
             self.upcoming += 1
         self.issued.add(index)
         return index
+
+    def _is_settled(self, index: int) -> bool:
+        return index < self.prefix or index in self.lengths or index in self.skipped
 
     def _is_elsewhere(self, index: int) -> bool:
         return index % self._of != self._shard
@@ -98,7 +105,7 @@ class Schedule:
             left = self.end - self.upcoming - self._there + len(self._again)
             if self.kept is None or self.complete:
                 return left
-            tries = (1 + len(self.lengths)) / (1 + len(self.lengths) - len(self.unfit))  # for one that is fit
+            tries = (1 + self.finished) / (1 + self.finished - self._misfits)  # for one that is fit
             return min(left, (self.kept - self._prefix_kept) * tries - (self.upcoming - self.prefix) + len(self._again))
         if self._steps is None:
             return math.inf
@@ -107,7 +114,7 @@ class Schedule:
     @property
     def mean(self) -> float:
         """Steps of an episode, of those that are finished; 1 before any is."""
-        return max(1.0, self._total / len(self.lengths)) if self.lengths else 1.0
+        return max(1.0, self.steps / self.finished) if self.finished else 1.0
 
     @property
     def goes_on(self) -> bool:
@@ -126,7 +133,7 @@ class Schedule:
         """
         mean = self.mean
         left = self.to_hand_out(mean) / (workers * shares)
-        if not self.lengths:
+        if not self.finished:
             return (max(1, int(min(first, left))),) * 2
         size = min(MOST_IN_ORDER * times, STEPS_IN_ORDER * times / mean, left)
         return max(1, int(size)), max(0, int(min(ahead, left)))
@@ -134,19 +141,21 @@ class Schedule:
     def finish(self, index: int, length: int, fit: bool = True) -> bool:
         """Note a finished episode. False: it was settled before (made twice after a death) and is to be ignored."""
         self.issued.discard(index)
-        if index in self.lengths or index in self.skipped:
+        if self._is_settled(index):
             return False
         self.lengths[index] = length
         if not fit:
             self.unfit.add(index)
-        self._total += length
+            self._misfits += 1
+        self.finished += 1
+        self.steps += length
         self._advance()
         return True
 
     def skip(self, index: int) -> bool:
         """The run goes on without an episode. False: it was settled before."""
         self.issued.discard(index)
-        if index in self.lengths or index in self.skipped:
+        if self._is_settled(index):
             return False
         self.skipped.add(index)
         self._advance()
@@ -161,7 +170,7 @@ class Schedule:
     def standing(self) -> Standing:
         """How far it is."""
         own = None if self.episodes is None else self.episodes - self.elsewhere
-        return Standing(own, self._steps, episodes=len(self.lengths), steps=self._total)
+        return Standing(own, self._steps, episodes=self.finished, steps=self.steps)
 
     @property
     def complete(self) -> bool:
@@ -177,8 +186,9 @@ class Schedule:
             if self.prefix not in self.skipped and not self._is_elsewhere(self.prefix):
                 if self.prefix not in self.lengths:
                     return
-                self.prefix_steps += self.lengths[self.prefix]
+                self.prefix_steps += self.lengths.pop(self.prefix)
                 self._prefix_kept += self.prefix not in self.unfit
+                self.unfit.discard(self.prefix)
             self.prefix += 1
             enough = self._steps is not None and self.prefix_steps >= self._steps
             if enough or (self.kept is not None and self._prefix_kept >= self.kept):
@@ -239,7 +249,7 @@ class ByIndex:
         schedule = self.schedule
         if schedule.end is None:
             return count
-        return max(1, min(count, schedule.end - len(schedule.lengths) - len(schedule.skipped)))
+        return max(1, min(count, schedule.end - schedule.finished - len(schedule.skipped)))
 
     @property
     def unmade(self) -> float:
