@@ -18,6 +18,10 @@ ONE_SLOW = replace(
 )
 # one core each for two workers, which compute
 TWO = Figures(elapsed=10.0, calls=1000, busy=(9.5, 9.5), slowest=9.6, ran=19.0, slots=8, cores=2, each=(2.4e-3,) * 8)
+# episodes in two workers, whose resets wait
+STREAM = Figures(
+    elapsed=10.0, busy=(9.8, 9.8), slowest=9.8, resets=9.0, resetting=18.0, ran=0.4, slots=16, cores=2, steps=900
+)
 
 CASES: dict[str, tuple[Figures, Kind, str]] = {
     "all at work": (TWO, Kind.ENV, ""),
@@ -58,6 +62,8 @@ CASES: dict[str, tuple[Figures, Kind, str]] = {
     "a neighbour": (replace(TWO, ran=9.0, stood=10.0, others=1.2), Kind.OVERSUBSCRIBED, ""),
     "no memory": (replace(TWO, stalled=7.0), Kind.MEMORY, ""),
     "imports": (replace(TWO, start=30.0), Kind.START, ""),
+    "waiting resets, workers that start at once": (replace(STREAM, birth=0.05), Kind.RESET, "workers=16"),
+    "waiting resets, workers that take long to start": (replace(STREAM, birth=1.5), Kind.RESET, ""),
     "storing": (replace(TWO, encode=7.0), Kind.ENCODE, ""),
     "a moment": (replace(TWO, elapsed=0.05, busy=(0.04, 0.04), slowest=0.04, ran=0.08), Kind.UNSURE, ""),
     "not looked at": (replace(TWO, slowest=0.0), Kind.UNSURE, ""),

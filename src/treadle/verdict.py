@@ -59,6 +59,7 @@ class Figures:
         ran, stood: on cores, and in line for one; sums over the workers' threads.
         threads: that compute in a worker.
         start: before `elapsed`, until all workers were ready.
+        birth: of a processor, for the start of a worker, in the mean.
         stalled: in which the system looked for memory.
         others: cores that other programs used, in the mean.
         slots, own, cores: how many; `own` slots are the caller's.
@@ -83,6 +84,7 @@ class Figures:
     stood: float = 0.0
     threads: int = 1
     start: float = 0.0
+    birth: float = 0.0
     stalled: float = 0.0
     others: float = 0.0
     slots: int = 1
@@ -203,7 +205,7 @@ def changes(found: Figures, kind: Kind) -> Iterator[tuple[str, float]]:
     if at_work and not computes and workers < n and (found.fixed or found.calls):
         alone = [max(map(truediv, batch, _slots_of(found))) for batch in found.batches]
         longest = found.calls * sum(alone) / len(alone) if alone else 0.0
-        more = found.calls * WAKE * (n - workers) / found.cores if found.calls else found.start * (n / workers - 1)
+        more = (found.calls * WAKE if found.calls else found.birth) * (n - workers) / found.cores
         yield f"workers={n}", found.away + moved + more + max(longest, found.ran / free, total / n)
     if kind is Kind.OVERSUBSCRIBED and found.threads == 1 and workers > found.cores:
         yield f"workers={found.cores}", found.away + moved * found.cores / workers + SPREAD * found.ran / free

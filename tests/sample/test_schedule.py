@@ -34,7 +34,8 @@ def test_whatever_happens_the_run_is_the_same_prefix(run, data: st.DataObject) -
     lost = 0
     while not schedule.complete:
         while len(schedule.issued) < limit and schedule.take() is not None:
-            assert schedule.issued.isdisjoint(schedule.lengths) and min(schedule.issued) >= schedule.prefix
+            assert schedule.issued.isdisjoint(schedule.lengths)
+            assert min(schedule.issued) >= schedule.prefix
         assert schedule.issued, "it is not complete, and there is nothing to do"
         index = data.draw(st.sampled_from(sorted(schedule.issued)))
         if lost < 5 and data.draw(st.booleans()):

@@ -181,6 +181,10 @@ class Usage:
                 found.update({f"{tasks}/{each}": times_of_thread(f"{tasks}/{each}") for each in os.listdir(tasks)})
         return found
 
+    def before(self) -> float:
+        """Return the seconds that the processes had been on cores before the construction, in all."""
+        return sum(ran for ran, _ in self._before.values())
+
     def since(self) -> Used:
         """Return the use of the cores from the construction until now."""
         before, processes, in_all = self._before, dict[str, list[float]](), (0.0, 0.0)

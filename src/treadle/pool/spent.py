@@ -27,6 +27,7 @@ class Spent:
     def __init__(self, pool: Any) -> None:
         self._pool, self.marks = pool, [0, 0]
         self.restart()
+        self._birth = self._usage.before() / max(1, len(self._workers))
 
     def restart(self) -> None:
         """Count from now on."""
@@ -82,7 +83,8 @@ class Spent:
             away = min(away, max(0.0, elapsed - mean))
         found = {
             "elapsed": elapsed, "away": away, "slowest": mean, "ran": used.ran, "stood": used.stood,
-            "slots": len(busy), "start": self._pool.start_seconds, "stalled": stalled() - self._stalled,
+            "slots": len(busy), "start": self._pool.start_seconds, "birth": self._birth,
+            "stalled": stalled() - self._stalled,
         }  # fmt: skip
         rest: dict[str, Any] = {**found, **more}
         return Figures(busy=busy, steps=steps, threads=used.threads, others=used.others, cores=bell.cores(), **rest)
