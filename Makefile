@@ -86,6 +86,9 @@ docs-serve: docs ## build the site and show it on this machine; after a change o
 release: ## build the sdist and the wheel into dist/, check them, install them into an empty environment
 	@PYTHON='$(PYTHON)' scripts/release.sh
 
+test-extras: ## each extra alone in an empty environment (gigabytes), from the wheel of `make release`; ARGS='EXTRA ...'
+	@scripts/test-extras.sh $(ARGS)
+
 clean: ## remove caches and build products
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
