@@ -15,7 +15,7 @@ ARGS ?=
 # the bytecode that compileall writes, also where PYTHONDONTWRITEBYTECODE is set.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: help setup setup-heavy demo smoke quick test test-all test-foreign test-pythons bench bench-guard notebook format docs docs-serve release clean clean-all
+.PHONY: help setup setup-heavy demo smoke quick test test-all test-foreign test-pythons bench bench-guard notebook format docs docs-serve release test-extras clean clean-all
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
