@@ -139,6 +139,9 @@ def test_an_answer_that_comes_too_late_names_it_too() -> None:
 
     with closing(VectorEnv([Slow] * 2, workers=2, inline=0, step_timeout=0.3)) as envs:
         envs.reset()
-        with pytest.raises(WorkerTimeout, match=r"dropped; call reset_at\(\[1\]\) to carry on, or close"):
+        with pytest.raises(
+            WorkerTimeout,
+            match=r"dropped; call reset_at\(\[1\]\) to carry on, which kills a worker that still hangs, or close",
+        ):
             envs.step([0, 1])
         envs.close(timeout=0.0)

@@ -274,7 +274,7 @@ def test_what_has_a_number_is_made_again(face: str, fate: str, on_failure: str, 
 def test_restarts_that_are_used_up_end_it(face: str, fate: str, fated: Any) -> None:
     error = failed(face, fated(fate), "restart", max_restarts=0)
     check(error, fate)
-    assert "it was not restarted: max_restarts=0 in ten minutes are used up" in error.__notes__
+    assert "no restart: WorkerOptions(max_restarts=0) in ten minutes are used up" in error.__notes__
 
 
 @pytest.mark.parametrize("on_failure", ["restart", "drop"])

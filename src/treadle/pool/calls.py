@@ -435,20 +435,18 @@ class Calls:
         if self.blame is not None and self.blame(worker, error):
             worker.barren = 0
         lasting = failure.lasts(error, worker.report)
+        others = any(each is not worker and each.state is not State.GONE for each in self.workers)
         verdict = failure.on_death(
-            self.policy,
-            worker.restarts,
-            monotonic(),
-            self.max_restarts,
-            lasting=lasting,
-            others=any(each is not worker and each.state is not State.GONE for each in self.workers),
+            self.policy, worker.restarts, monotonic(), self.max_restarts, lasting=lasting, others=others,
             barren=worker.barren,
-        )
+        )  # fmt: skip
         if verdict.act is RestartPolicy.RAISE and not lasting:
             if self.policy is RestartPolicy.DROP:
                 error.add_note("no other worker is left")
             elif self.policy is RestartPolicy.RESTART:
-                error.add_note(f"it was not restarted: max_restarts={self.max_restarts} in ten minutes are used up")
+                error.add_note(
+                    f"no restart: WorkerOptions(max_restarts={self.max_restarts}) in ten minutes are used up"
+                )
         if worker.extra:
             verdict = failure.Verdict(RestartPolicy.DROP)
         hear(Lost(self._of(worker), worker, error, verdict.act, verdict.delay))

@@ -223,7 +223,8 @@ def died(where: Where, report: ExitReport, policy: RestartPolicy = RestartPolicy
 def late(
     where: Where, elapsed: float, limit: float, stack: str, *, killed: bool = False, again: str = ""
 ) -> WorkerTimeout:
-    then = "was killed" if killed else f"its answer will be dropped; {again and f'call {again} to carry on, or '}close"
+    carry_on = f"call {again} to carry on, which kills a worker that still hangs, or " if again else ""
+    then = "the worker was killed" if killed else f"its answer will be dropped; {carry_on}close"
     tail = f"\nits Python stack now:\n{stack}" if stack else ""
     message = f"{where}: no answer for {elapsed:.1f} s (limit {limit:g} s); {then}.{tail}"
     return WorkerTimeout(message, where=where, elapsed=elapsed, limit=limit, stack=stack)
