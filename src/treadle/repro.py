@@ -115,8 +115,9 @@ class Repro:
         """Return the object that `put` was given; of an importable one its name ("module:name" or "file.py:name").
 
         Raises:
-            UsageError: `trust` is False, and the object lies in the file as a pickle or is a name in a file that may
-                be another user's. The name of an environment is returned all the same: see `treadle.replays.opening`.
+            UsageError: `trust` is False, and the object lies in the file as a pickle. Likewise if it is a name in a
+                file that may be another user's. The name of an environment is returned all the same: see
+                `treadle.replays.opening`.
         """
         said = self._entry(name)
         if "object" in said and name in self.objects:

@@ -19,11 +19,11 @@ COMMANDS = {
     "eval": ("--episodes", 2),
 }
 NO_IDS = {
-    "Foo-v0": "there is no environment 'Foo-v0'; did you mean",
-    "CartPole-v9": "there is no environment 'CartPole-v9'; did you mean CartPole-v1",
-    "Taxi-v2": "there is no environment 'Taxi-v2': .*Please use `Taxi-v4`",
-    "nowhere:Foo-v0": "there is no environment 'nowhere:Foo-v0': No module named 'nowhere'",
-    "a b": "there is no environment 'a b': Malformed environment ID",
+    "Foo-v0": "environment 'Foo-v0' is unknown; did you mean",
+    "CartPole-v9": "environment 'CartPole-v9' is unknown; did you mean CartPole-v1",
+    "Taxi-v2": "environment 'Taxi-v2' is unknown: .*Please use `Taxi-v4`",
+    "nowhere:Foo-v0": "environment 'nowhere:Foo-v0' is unknown: No module named 'nowhere'",
+    "a b": "environment 'a b' is unknown: Malformed environment ID",
     ":CartPole-v1": "':CartPole-v1' is not an environment: module:Id is",
     "gymnasium:": "'gymnasium:' is not an environment: module:Id is",
 }
@@ -80,7 +80,7 @@ def test_an_environment_that_no_seed_reaches_is_told_so(fresh: tuple[str, ...], 
     lines = done.stderr.splitlines()
     assert len(lines) == 2
     for line in lines:
-        assert "the seed does not decide it. reset(seed=...) must seed all that the environment draws from" in line
+        assert "the seed does not decide it. In reset(seed=...) the environment must seed all that it draws" in line
         assert "fresh-env" not in line
         assert "policy" not in line
 

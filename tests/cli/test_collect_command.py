@@ -350,7 +350,7 @@ BAD = {
     "wrong option": (("CartPole-v1", "--episode", 1, "--bogus"), 2, "--help"),
     "wrong import": (("no_such_pkg:CartPole-v1", "--episodes", 1), 2, "no_such_pkg"),
     "an option that went": (("CartPole-v1", "--episodes", 1, "--wrap", "a:B"), 2, "may be a function that returns a"),
-    "no policy file": (("CartPole-v1", "--episodes", 1, "--policy", "gone.py:act"), 2, "no file gone.py"),
+    "no policy file": (("CartPole-v1", "--episodes", 1, "--policy", "gone.py:act"), 2, "file gone.py does not exist"),
     "no policy module": (("CartPole-v1", "--episodes", 1, "--policy", "gone:act"), 2, "no module 'gone'"),
 }
 

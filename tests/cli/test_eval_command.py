@@ -117,7 +117,7 @@ def test_several_environments_are_tasks_of_one_run(tmp_path: Path) -> None:
 def test_a_task_that_nobody_knows_is_refused_before_anything_is_played() -> None:
     done = treadle("eval", "CartPole-v1,CartPole-v7", "--episodes", 4)
     assert done.returncode == 2
-    assert "there is no environment 'CartPole-v7'" in one_line(done.stderr)
+    assert "environment 'CartPole-v7' is unknown" in one_line(done.stderr)
 
 
 def test_a_typo_in_one_of_two_tasks_is_refused_before_anything_is_played() -> None:

@@ -39,7 +39,7 @@ def test_the_algorithm_is_told_by_the_file(
 
 
 def test_what_is_no_model_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"there is no file .*none\.zip"):
+    with pytest.raises(UsageError, match=r"file .*none\.zip does not exist"):
         algorithm_of(str(tmp_path / "none.zip"))
     (tmp_path / "text.zip").write_text("not a zip")
     with pytest.raises(UsageError, match="not a model that Stable-Baselines3 has saved"):

@@ -223,7 +223,7 @@ def test_objects_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert load_object("os.path:join")("a", "b") == "a/b"
     for reference, said in [
         ("mine.py:Other", "has no 'Other'"),
-        ("gone.py:x", "no file gone.py"),
+        ("gone.py:x", "file gone.py does not exist"),
         ("no_such_module:x", "no module 'no_such_module'"),
         ("nocolon", "expected module:attribute"),
     ]:
@@ -256,7 +256,7 @@ def test_a_file_or_module_alone_lists_what_it_has(tmp_path: Path, monkeypatch: p
     for reference in ("some_policies.py", "some_policies.py:", "some_policies"):
         with pytest.raises(UsageError, match=r"it has: P, act, linear; as in some_policies(\.py)?:P"):
             load_object(reference)
-    with pytest.raises(UsageError, match=r"there is no file nothing\.py"):
+    with pytest.raises(UsageError, match=r"file nothing\.py does not exist"):
         load_object("nothing.py")
     with pytest.raises(UsageError, match=r"It has: P, act, linear\. As in some_policies\.py:P"):
         env_of("some_policies.py")

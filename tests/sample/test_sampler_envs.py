@@ -212,7 +212,7 @@ def test_a_gym_env_shows_what_it_was_made_to_show() -> None:
         ((OwnInterface(Walk()),), TypeError, "this is a OwnInterface"),
         (("CartPole-v1", True), UsageError, "is_image is not supported"),
         (("CartPole-v1", False, 0), UsageError, "max_episode_length must be at least 1"),
-        (("Nope-v1",), UsageError, "there is no environment 'Nope-v1'"),
+        (("Nope-v1",), UsageError, "environment 'Nope-v1' is unknown"),
     ],
 )
 def test_what_is_no_gym_env(arguments: Any, kind: Any, message: str) -> None:

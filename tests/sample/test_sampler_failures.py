@@ -373,7 +373,7 @@ def test_a_worker_class_that_raises_leaves_nothing_running(kind: Any) -> None:
     ("agents", "envs", "message"),
     [
         (Coin(), NewEnvUpdate(lambda: 1 / 0), "ZeroDivisionError"),
-        (Coin(), "Nope-v1", "there is no environment 'Nope-v1'"),
+        (Coin(), "Nope-v1", "environment 'Nope-v1' is unknown"),
     ],
 )
 def test_what_no_worker_can_begin_with(kind: Any, agents: Any, envs: Any, message: str) -> None:
@@ -413,7 +413,7 @@ def test_a_wrong_update_is_the_callers_own_mistake(kind: Any, on_failure: str) -
     with make(kind, Fixed([0]), Walk(), on_failure=on_failure) as sampler:
         with pytest.raises(TypeError, match=r"Unknown environment update type: int"):
             sampler.obtain_samples(0, 10, None, env_update=7)
-        with pytest.raises(UsageError, match="there is no environment 'Nope-v1'"):
+        with pytest.raises(UsageError, match="environment 'Nope-v1' is unknown"):
             sampler.obtain_samples(0, 10, None, env_update="Nope-v1")
         with pytest.raises(TypeError, match="returned a NoneType, not an environment"):
             sampler.obtain_samples(0, 10, None, env_update=NewEnvUpdate(lambda: None))

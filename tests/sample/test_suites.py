@@ -100,7 +100,7 @@ def test_tasks_of_other_spaces_are_refused_by_name() -> None:
 
     for other, match in (
         ((Wider, {"pay": 1.0}), r"tasks of one run have one action_space: wide has Discrete\(7\)"),
-        ("no_such_file.py:Task", "there is no file no_such_file.py"),
+        ("no_such_file.py:Task", "file no_such_file.py does not exist"),
     ):
         with pytest.raises(StartupFailed, match=match):
             treadle.evaluate({"cheap": TASKS["cheap"], "wide": other}, policy, 2, workers=1)

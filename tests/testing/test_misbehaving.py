@@ -142,7 +142,7 @@ def test_another_directory_in_which_the_file_is_not_found(tmp_path: Path) -> Non
     (tmp_path / "mine.py").write_text(Path(FILE).read_text())
     done = treadle(tmp_path, "check", "mine.py:ChangesDirectory", "--steps", "200", "--seconds", "4")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "FAULT   process: beside a second one: there is no file mine.py\n" in done.stdout
+    assert "FAULT   process: beside a second one: file mine.py does not exist\n" in done.stdout
     assert "WARNING process: it changes the current directory\n" in done.stdout
 
 

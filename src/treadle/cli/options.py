@@ -171,15 +171,15 @@ class PlayCommand(EnvCommand):
     """The options of all commands that play episodes.
 
     Attributes:
-        policy: A function of a batch of observations; an object with predict, get_action or get_actions; a class or
-            function that makes one; or a model that Stable-Baselines3 has saved.
+        policy: A function of a batch of observations, or an object with predict, get_action or get_actions. Also a
+            class or function that makes one, or a model that Stable-Baselines3 has saved.
         workers: Processes; auto: one a core, more where environments wait. At most one an episode.
         max_episode_steps: Cut longer episodes (truncated).
         fresh_env: Build a new environment for every episode.
         step_timeout: Replace a worker when its step or reset takes longer, and play its episode again. The third
             time on one episode ends the run. Without this option one warning appears after a minute.
-        inference: Where the policy is asked: in each worker for its own environments, in this process for all that
-            are ready, or (with --nodes) once on each node; see above.
+        inference: Where the policy is asked. With worker: in each worker for its own environments. With caller: in this
+            process for all that are ready. With node (and --nodes): once on each node. See above.
         num_envs: Environments played at a time, by all workers together.
         pad_to: Ask the policy with exactly K rows; copies fill a batch with fewer. Each worker then plays K
             environments.
@@ -244,10 +244,10 @@ class Collect(PlayCommand):
     ENV is an id that Gymnasium knows, "module:Id", or a function that returns an environment: "module:make_env" or
     "file.py:make_env". The packages behind ALE/, MiniGrid- and BabyAI- are imported automatically.
 
-    THE SEED. (seed, i) alone decides episode i: it seeds the environment's reset, the policy, and the worker's
-    random, numpy and torch generators. So a command always gives the same episodes in the same order, with any number
-    of workers, on a busy machine, after a worker's death or --resume. Episodes are taken by their index
-    and not in order of arrival, so short episodes are not over-represented.
+    THE SEED. (seed, i) alone decides episode i: it seeds the environment's reset, the policy, and the worker's random,
+    numpy and torch generators. So a command always gives the same episodes in the same order. The number of workers, a
+    busy machine, a worker's death and --resume change nothing. Episodes are taken by their index and not in order of
+    arrival, so short episodes are not over-represented.
 
     MORE ENVIRONMENTS THAN WORKERS. With --workers W --num-envs N each worker plays K = N / W environments. The
     policy is asked with batches of exactly K rows; rows without an episode hold copies. Environments, random policies
@@ -322,7 +322,7 @@ class Eval(PlayCommand):
 
       treadle eval reach.py:make --out result --on-error skip
 
-    KEPT. With --out every finished episode is a line of DIR/episodes.jsonl at once, and its actions are on disk: it can
+    KEPT. With --out every finished episode is a line of DIR/episodes.jsonl at once. Its actions are on disk, so it can
     be replayed without its policy. The option --resume continues, also after a crash or kill -9, and ends with the same
     result. However a run ends, its finished episodes are printed.
 
@@ -429,9 +429,9 @@ class Check(EnvCommand):
 
       treadle check my_env.py:make_env --steps 20000 --seconds 60 --timeout 5
 
-    The environment is built and played in worker processes. The parts are random steps; the same steps again, beside
-    a second environment, and in a spawned process; and a hundred short episodes with a seed each. The others take and
-    put back its state, run Gymnasium's own checker, raise in a step, close it, and kill its worker.
+    The environment is built and played in worker processes. The first part takes random steps. Others repeat the steps:
+    alone, beside a second environment, and in a spawned process. One plays a hundred short episodes with a seed each.
+    The others take and put back its state, run Gymnasium's own checker, raise in a step, close it, and kill its worker.
 
     FINDINGS. The worst comes first, each with its remedy. A FAULT breaks runs or makes them impossible to repeat. The
     environment raises (with the seed, the step and the line), hangs, or ends its process. Or it returns values that its

@@ -1,9 +1,11 @@
 """A slot's life as a table: state -> event -> state. Pure; of lockstep and of partial batches.
 
-    OVER, NEW --begun--> RUNNING --ended--> OVER (or RUNNING, where a slot moves on within the step)
-    RUNNING --died--> CUT --shown--> NEW, or WAITS where only a reset begins an episode
-    any that is not out of use --asked--> NEW | --unseen--> STALE
-    any that is not out of use --dropped--> LAST (an episode was cut) or VOID (none was) --shown--> GONE
+```text
+OVER, NEW --begun--> RUNNING --ended--> OVER (or RUNNING, where a slot moves on within the step)
+RUNNING --died--> CUT --shown--> NEW, or WAITS where only a reset begins an episode
+any that is not out of use --asked--> NEW | --unseen--> STALE
+any that is not out of use --dropped--> LAST (an episode was cut) or VOID (none was) --shown--> GONE
+```
 
 A worker's death takes the environments of its slots along (`recover.py`). The slot's state shows what is still to come:
 a row that shows the cut, an episode in a fresh environment, or a reset. Where an event's result depends on how a slot

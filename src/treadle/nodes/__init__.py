@@ -1,10 +1,12 @@
 """A whole pool on every node: Ray launches and places actors and reports dead nodes; Treadle steps.
 
-    ray_cluster   the one file that imports Ray: connecting, starting an actor on a node, calling it, ending it
-    placing       which actor goes to which node (pure)
-    travel        messages: each with all its arrays as one contiguous buffer
-    host          the contents of an actor: a pool, the relay of requests to its workers, the check of its software
-    worker        the backend "ray": a worker that stands for one of an actor's pool
+```text
+ray_cluster   the one file that imports Ray: connecting, starting an actor on a node, calling it, ending it
+placing       which actor goes to which node (pure)
+travel        messages: each with all its arrays as one contiguous buffer
+host          the contents of an actor: a pool, the relay of requests to its workers, the check of its software
+worker        the backend "ray": a worker that stands for one of an actor's pool
+```
 
 To the caller's pool each is a worker by its protocol (`treadle.worker.worker`), so requests, deaths and deadlines are
 treated as for every other backend. Its slot has a program; for collecting that program owns a whole pool, and an actor

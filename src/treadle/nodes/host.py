@@ -94,8 +94,10 @@ INSIDE = "inside"
 
 
 def worth_sending(lasted: float, whole: bool) -> tuple[int, float]:
-    """Return (bytes, seconds): the least size of a message, unless no more follows, and the longest wait for it, on a
-    node that has been at work for `lasted` seconds.
+    """Return (bytes, seconds): the least size of a message and the longest wait for it. The node has been at work for
+    `lasted` seconds.
+
+    The last message may be smaller.
 
     A call takes more than a millisecond of several processes, whatever its size. The wait is a share of the time at
     work: a small one where the caller waits for a batch, whose missing part the node does not know. It is larger in a

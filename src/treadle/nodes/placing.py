@@ -87,5 +87,5 @@ def seat(machines: Sequence[Machine], taken: Mapping[str, int], placement: Place
 def check(machines: Sequence[Machine], placement: Placement) -> None:
     """Raises UsageError when not a single actor fits on any node."""
     if seat(machines, {}, placement) is None:
-        found = ", ".join(f"{each.address} has {each.cpus:g}" for each in machines) or "there is no node"
+        found = ", ".join(f"{each.address} has {each.cpus:g}" for each in machines) or "the cluster has no nodes"
         raise UsageError(f"no node has cpus_per_node={placement.cpus_per_node} CPUs ({found}): ask for fewer")

@@ -97,8 +97,8 @@ class RayCluster:
         references.
 
         Args:
-            values: number of values that it returns. With several, `then` is called once the last one has arrived, with
-                references to the others, which are small and arrived before, and the last one.
+            values: number of values that it returns. With several, `then` is called once the last value has arrived. It
+                gets that value, and references to the others, which are small and arrived before.
         """
         asked = getattr(actor, method)
         *before, last = asked.options(num_returns=values).remote(*args) if values > 1 else [asked.remote(*args)]
@@ -158,8 +158,10 @@ def _unbound(method: Any) -> Any:
 
 
 class _Connection:
-    """A connection to Ray, from a thread that lasts as long: the kernel ends a cluster of our own with the thread that
-    has started it, and Ctrl-C does not interrupt the connecting. Raises UsageError."""
+    """A connection to Ray, made by a thread that lasts as long.
+
+    The kernel ends a cluster that Treadle started together with the thread that started it. Ctrl-C does not interrupt
+    connecting. Raises UsageError."""
 
     def __init__(self, ray: Any, address: str | None) -> None:
         self._ray, self.address = ray, address

@@ -1,10 +1,10 @@
 """Messages between a caller and its nodes, with all their bytes in one contiguous buffer.
 
-A pickle of protocol 5 leaves the bytes of arrays out. Here they follow it, so that Ray moves a single buffer, and the
-receiver copies once: Ray's buffer is read-only and lies in its object store while it is referenced. Where an answer may
-have several values the buffer is cut into pieces that Ray sends with the answer itself. Larger values go through the
-object stores of both nodes, which takes 9 ms of processor time in place of 2.4 for half a megabyte (Ray 2.60, two nodes
-on one machine).
+A pickle of protocol 5 leaves the bytes of arrays out. Here the bytes follow the pickle, so that Ray moves a single
+buffer. The receiver copies once, because Ray's buffer is read-only and lies in its object store while it is referenced.
+Where an answer may have several values the buffer is cut into pieces that Ray sends with the answer itself. Larger
+values go through the object stores of both nodes. For half a megabyte that takes 9 ms of processor time in place of 2.4
+(Ray 2.60, two nodes on one machine).
 """
 
 from __future__ import annotations

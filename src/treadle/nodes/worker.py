@@ -5,9 +5,9 @@ become events of this one: an answer, its end, and its replacement by another pr
 requests and restarts as for every other backend (`treadle.pool.calls`). When an actor is lost, with its node or alone,
 all of its group have died, and go to another one together.
 
-The start of a worker never waits for a node. Where none has room yet, as after the death of its node, the worker
-repeats another worker's description of its slots, and is `placed` once a node is there. A courier asks for `placed`
-before it gives orders; of a worker that shares an actor it does not ask, and the orders wait. The calls that an actor
+The start of a worker never waits for a node. Where no node has room yet, as after the death of its node, the worker
+repeats another worker's description of its slots. It is `placed` once a node has room. A courier asks for `placed`
+before it gives orders. It does not ask about a worker that shares an actor, whose orders wait. The calls that an actor
 has not answered show its death; the error names its node.
 """
 
@@ -54,7 +54,7 @@ CREDITS = 2  # calls that are under way while there is more to come: the node wo
 LOST_SECONDS = 30.0  # a node that seems to be gone is not tried again
 SLOW_SECONDS = 10.0  # for a node to begin, after which that is said
 LOOK_SECONDS = 1.0  # between two looks for a node, or at a node that says nothing
-TAKEN = "others may hold its CPUs (`ray status` tells)"
+TAKEN = "others may hold its CPUs (see `ray status`)"
 STARTING = "Ray is still starting its process"
 KILL_SECONDS = 5.0  # that an actor has to kill a worker, before it is killed itself
 
@@ -169,7 +169,8 @@ class NodeCommon(Common):
 
 
 def values_for(size: int) -> int:
-    """Return the number of values of an answer of such a size, or up to twice as large; 1 if it is too large to cut."""
+    """Return the number of values of an answer of `size` bytes, or up to twice as many. Return 1 if it is too large to
+    cut."""
     return 1 if size > VALUES * PIECE else max(1, min(VALUES, 2 * size // PIECE))
 
 

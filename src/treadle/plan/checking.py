@@ -137,8 +137,8 @@ def _compare(step: int, field: str, first: Any, again: Any, ignore: tuple[str, .
     told = element(found)
     hint = (
         "the same state and actions must give the same. The environment may draw from global generators "
-        "(global_rngs=True keeps them), hold something outside its attributes, or leave something out (its own "
-        "get_state, randomness=False). treadle.plan.Replayed keeps a Gymnasium environment by its seed and actions"
+        "(global_rngs=True keeps them). It may hold something outside its attributes, or leave something out (its own "
+        "get_state, randomness=False). treadle.plan.Replayed keeps Gymnasium environments by seed and actions"
     )
     raise StateDiffers(
         f"the state is incomplete: at step {step}{where} the {told.field} is {_short(told.again)} where it was "

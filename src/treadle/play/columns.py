@@ -1,7 +1,7 @@
 """Several episodes in the making, one after the other in columns with time first, for the batches of samplers.
 
 An environment may give an info on some steps only (Gymnasium's do). Then rows without it hold zero, or None where the
-values are not numbers, and the column `_<key>` (bool) marks the rows that have it, as in Gymnasium's vectors.
+values are not numbers. The column `_<key>` (bool) marks the rows that have it, as in Gymnasium's vectors.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ SUCCESS_KEYS = ("is_success", "success")  # of an episode's last info
 class Episode:
     """A finished episode of T steps.
 
-    Trees (nested dicts and tuples, as the spaces nest) have arrays as leaves, time first; a leaf without a fixed
-    shape (text, graphs, sequences) is a plain list with one value per row instead.
+    Trees (nested dicts and tuples, as the spaces nest) have arrays as leaves, time first. A leaf without a fixed shape
+    (text, graphs, sequences) is a plain list with one value per row.
 
     Attributes:
         index: of the episode in the run, from 0. It alone (with the run's seed) decides the contents.

@@ -76,10 +76,10 @@ class Inference:
     """Where a policy is asked, and for how many environments at a time.
 
     Attributes:
-        where: "worker": in each worker process, for its own environments. "caller": in the caller, for all environments
-            that are ready (`docs/inference.md`). "node": once on each node of a cluster. "auto": in the caller (or on
-            each node) if the policy has `batched = True` or parameters off the CPU, cannot be pickled, or is larger
-            than 256 MiB; else in the workers. Speed never decides it.
+        where: "worker": in each worker process, for its own environments. With "caller": in the caller, for all
+            environments that are ready (`docs/inference.md`). With "node": once on each node of a cluster. With "auto":
+            in the caller (or on each node) if the policy has `batched = True` or parameters off the CPU. Likewise if it
+            cannot be pickled or is larger than 256 MiB; else in the workers. Speed never decides it.
         batch_size: in the caller: rows to wait for; None: chosen from measurements.
         max_wait: in the caller: seconds that a slot waits for others; None: chosen from measurements.
         pad_to: rows of every batch; copies fill short ones. In the workers each plays so many environments. None: all

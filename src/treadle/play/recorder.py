@@ -35,8 +35,8 @@ class TreeColumn:
     """A value of a space over time: one growing array a leaf, a list for leaves without a fixed shape.
 
     The arrays grow in place: each is a large reservation of address space. Only written pages become memory, once, and
-    later episodes use them again. Copies to bigger arrays would touch three times the memory, and first touches cost
-    more than all else here (a raw Pong episode is 100 MB: 0.4 s of first touches).
+    later episodes use them again. Copies to bigger arrays would touch three times the memory. First touches cost more
+    than all else here: 0.4 s for a raw Pong episode of 100 MB.
 
     Args:
         layout: of the space.

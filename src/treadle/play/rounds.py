@@ -2,7 +2,7 @@
 
 One worker plays `rows` environments at once, so that a policy is asked with batches. An episode's environment does not
 matter: everything random in episode i comes from (root, i), and its end does not depend on its neighbours. An order
-ends as soon as an environment is free and no index is left to begin; the other episodes go on in the next order.
+ends as soon as an environment is free and no index is left to begin. The other episodes go on in the next order.
 
 With the policy in the caller, actions come from there (`AskedSlot`). The episode is the same, byte for byte.
 """
@@ -81,8 +81,10 @@ RESULTS = "results"  # the key of an info under which results travel
 
 
 class Stretch:
-    """The time between two messages: its start, the mark from which seconds of playing are noted in the shares, and the
-    policy's estimated part of them."""
+    """The time between two messages, and how it is divided.
+
+    It holds its start, the mark from which seconds of playing are noted in the shares, and the policy's estimated part
+    of those seconds."""
 
     def __init__(self, shares: Shares) -> None:
         self._shares, self.asked = shares, 0.0

@@ -1,2 +1,5 @@
-"""The programs of slots: `base` (the interface), `gym_env` (an environment behind it), `policies` (all kinds of
-policies behind one interface), `ids` (environments by name) and `saved` (models from files)."""
+"""The programs of slots.
+
+`base` has the interface, `gym_env` an environment behind it, `policies` all kinds of policies behind one interface.
+`ids` finds environments by name, `saved` loads models from files.
+"""

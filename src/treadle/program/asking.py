@@ -1,11 +1,11 @@
 """A policy that is asked in the caller, with batches of the slots that are ready.
 
 It may be one of these, also as coroutines:
-- a callable `policy(observations)` on arrays [k, ...] (dicts and tuples of them where the space nests, lists for what
-  has no fixed shape), or an object with `get_actions` or Stable-Baselines3's `predict`;
+- a callable `policy(observations)`, or an object with `get_actions` or Stable-Baselines3's `predict`. Observations are
+  arrays [k, ...], dicts and tuples of them where the space nests, and lists for values without a fixed shape;
 - one that draws: `policy(observations, rng=...)` gets k generators, each its episode's own;
-- one with a state: `initial_state(k)` and `policy(observations, state)` -> (actions, state), a tree whose leaves are
-  arrays or tensors with first axis k; a row gets its own part of the state in its next call;
+- one with a state: `initial_state(k)` and `policy(observations, state)` -> (actions, state). The state is a tree whose
+  leaves are arrays or tensors with first axis k. A row gets its own part of the state in its next call;
 - one that plans ahead: with `n_action_steps` its actions are [k, h, ...], of which so many are played.
 
 It may also return infos, as (actions, infos) or (actions, state, infos). Infos are a dict of [k] (or, planning ahead,

@@ -81,8 +81,8 @@ class Program:
     def share(self, arena: Any, words: Any) -> None:
         """Take the pool's memory, once, in a process of its own: requests may then refer to it.
 
-        `words` are its worker's: a program with many items for one request writes the present one to
-        `words[wire.line.ITEM]`, so that the error of its worker's death names the item."""
+        `words` belong to its worker. A program with many items for one request writes the present one to
+        `words[wire.line.ITEM]`. So the error of its worker's death names the item."""
 
     def describe(self) -> Description:
         return Description()

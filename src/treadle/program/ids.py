@@ -1,8 +1,8 @@
 """Ids of environments: the packages behind them, the error about an unknown one, and the caller's registry in workers.
 
-Workers start clean: they lack the ids that a script registers (itself, or by importing ale_py, say), and a factory such
-as `lambda: gymnasium.make("Mine-v0")` would fail there. So the caller's registry travels along (some 20 kB), with the
-ids of Gymnasium itself, which the caller may have registered anew. A class defined in `__main__` travels by value.
+Workers start clean: they lack the ids that a script registers, itself or by importing ale_py, say. A factory such as
+`lambda: gymnasium.make("Mine-v0")` would fail there. So the caller's registry travels along (some 20 kB), with the ids
+of Gymnasium itself, which the caller may have registered anew. A class defined in `__main__` travels by value.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ NO_ID = ("Malformed environment ID", "Environment registration via importing a m
 def registered(env_id: str) -> Iterator[None]:
     """A block that calls `gymnasium.make(env_id)`.
 
-    It raises UsageError for an unknown id, with the nearest one, for a text that is not an id, and for a missing module
-    of "module:Id"."""
+    It raises UsageError for an unknown id, with the nearest one. It also does for a text that is not an id, and for a
+    missing module of "module:Id"."""
     module, colon, name = env_id.rpartition(":")
     if colon and not (module and name):
         raise UsageError(
@@ -62,10 +62,10 @@ def registered(env_id: str) -> Iterator[None]:
             raise  # it is there, and what its constructor wants is not
         found = nearest_ids(env_id)
         hint = f"did you mean {' or '.join(found)}?" if found else "gymnasium.pprint_registry() lists them"
-        raise UsageError(f"there is no environment {env_id!r}; {hint}") from error
+        raise UsageError(f"environment {env_id!r} is unknown; {hint}") from error
     except (gym.error.Error, ModuleNotFoundError) as error:
         if isinstance(error, gym.error.DeprecatedEnv) or any(text in str(error) for text in NO_ID):
-            raise UsageError(f"there is no environment {env_id!r}: {error}") from error
+            raise UsageError(f"environment {env_id!r} is unknown: {error}") from error
         raise
 
 

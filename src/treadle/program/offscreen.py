@@ -32,8 +32,10 @@ with mujoco.Renderer(model, 16, 16) as renderer:
 
 
 def gl() -> str | None:
-    """Return the value for `MUJOCO_GL`: the first of the user's own, EGL and OSMesa that draws. "off": none of them
-    does; None: MuJoCo is not installed. With a display, a library that needs it is tried last."""
+    """Return the value for `MUJOCO_GL`: the first of the user's own, EGL and OSMesa that draws.
+
+    "off": none of them draws. None: MuJoCo is not installed. With a display, a library that needs it is tried last.
+    """
     if find_spec("mujoco") is None:
         return None
     shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")

@@ -1,14 +1,19 @@
 """Policies of all kinds, which `treadle.program.actors` makes into actors.
 
-Accepted: None or "random"; a callable `policy(observations) -> actions`; an object with `predict(observations,
-deterministic=)` (Stable-Baselines3), `get_actions(observations)` or `get_action(observation) -> (action, info)`, and
-optionally `reset`; a class or factory, built once per worker and given the spaces when it takes them;
-"module:attr" or "file.py:attr" naming any of these; and "model.zip", which Stable-Baselines3 has saved.
+A policy is one of these:
 
-`reset` is called when an episode begins, with the arguments that it takes: `seed`, an int that (root seed, episode)
-decides, and `row`, the number of the worker's environment, 0..rows-1. A policy whose `reset` takes no `row` cannot
-serve several environments. With more than one row each then gets a policy of its own, which a class or factory makes,
-and which is asked with batches of one row; a ready-made object is refused.
+- None or "random";
+- a callable `policy(observations) -> actions`;
+- an object with `predict(observations, deterministic=)` (Stable-Baselines3), `get_actions(observations)` or
+  `get_action(observation) -> (action, info)`, and optionally `reset`;
+- a class or factory, which each worker calls once, with the spaces when it takes them;
+- "module:attr" or "file.py:attr" naming any of these;
+- "model.zip", which Stable-Baselines3 has saved.
+
+`reset` is called when an episode begins, with those of these arguments that it takes. `seed` is an int that (root seed,
+episode) decides. `row` is the number of the worker's environment, 0..rows-1. A policy whose `reset` takes no `row`
+cannot serve several environments. With more than one row each row then gets a policy of its own. A class or factory
+makes it, and it is asked with batches of one row. A ready-made object is refused.
 
 Any of these may be coroutines (`async def`): then they run on an event loop, with those of the process's other workers.
 
@@ -57,7 +62,7 @@ def load_object(reference: str, *, besides: str = "") -> Any:
         except ModuleNotFoundError as error:
             if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
                 raise
-            raise UsageError(f"{reference!r}: there is no module {error.name!r} on the import path") from error
+            raise UsageError(f"{reference!r}: module {error.name!r} is not on the import path") from error
     try:
         found: Any = module
         for part in attribute.split("."):
@@ -87,7 +92,7 @@ def _choice(reference: str) -> str:
     """Names that a file or a module alone could have meant."""
     path = reference.rstrip(":")
     if path.endswith(".py") and not os.path.exists(path):
-        return f": there is no file {path}"
+        return f": file {path} does not exist"
     path_of = path
     if not path.endswith(".py"):
         try:
@@ -104,7 +109,7 @@ def _choice(reference: str) -> str:
 def _load_file(path: str) -> Any:
     full = os.path.abspath(path)
     if not os.path.exists(full):
-        raise UsageError(f"there is no file {path}")
+        raise UsageError(f"file {path} does not exist")
     name = "treadle_user_" + os.path.basename(full)[:-3].replace("-", "_") + f"_{_digest(full)}"
     if name in sys.modules:
         return sys.modules[name]

@@ -88,7 +88,7 @@ def drawn_actions(model: Any, observations: Any, rngs: list[Any], told: list[str
 def algorithm_of(path: str) -> tuple[str, str]:
     """(package, name) of the algorithm whose model it is. Nothing of the file is run. Raises UsageError."""
     if not Path(path).exists():
-        raise UsageError(f"there is no file {path}")
+        raise UsageError(f"file {path} does not exist")
     try:
         with zipfile.ZipFile(path) as archive:
             settings = json.loads(archive.read("data"))

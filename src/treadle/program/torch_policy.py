@@ -29,9 +29,9 @@ def torch_policy(module: Any, device: Any = None, dtype: Any = None, sample: str
             It is moved to the device and put into evaluation mode.
         device: where it computes; None: where its parameters are.
         dtype: of floating-point observations; None: that of its parameters. Whole numbers stay what they are.
-        sample: None: its output is the actions. "categorical": its output is logits [k, n], from which an action a row
-            is drawn. "normal": it is (means, standard deviations), both [k, m]. The episodes' own generators draw, so
-            actions do not depend on the other rows of a batch.
+        sample: None: its output is the actions. With "categorical" its output is logits [k, n], from which an action a
+            row is drawn. With "normal" it is (means, standard deviations), both [k, m]. The episodes' own generators
+            draw, so actions do not depend on the other rows of a batch.
 
     Raises:
         UsageError: another `sample`, or not a module. MissingExtra: torch is missing.

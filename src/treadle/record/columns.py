@@ -8,7 +8,7 @@ Infos become columns by rules that go key by key over the rows of one episode. S
 episode alone:
 
 - Numbers, bools and arrays of numbers with one dtype and shape on every row that has the key: an array of that dtype,
-  `[rows, *shape]`. When some rows lack the key (Gymnasium's resets usually do) they hold zeros, and a second column
+  `[rows, *shape]`. When some rows lack the key (Gymnasium's resets usually do) they hold zeros. Then a second column
   `_<key>`, bool[rows], marks the rows that have it, as in Gymnasium's vector infos. (Bools that the environment itself
   keeps under `_<key>` beside `<key>` are stored as JSON text, so that a reader does not confuse the two.)
 - Dicts with string keys, none of them empty: a group, by the same rules. A "/" in a key also makes a group.

@@ -57,9 +57,10 @@ def collect_dataset(
         resume: how an earlier run in `out` is treated. False: it stays, and this call is an error. True: the run
             continues, with the same arguments or more `episodes` or `steps`. Its finished episodes are kept, and it
             ends with the same bytes as an undisturbed run. Without a run there it begins one. With a complete run it
-            does nothing, unless the dataset was removed, which it makes again. Objects (a policy, a function) are
-            compared by their contents, not by name alone. "retry": as True, and the episodes that were left out are
-            tried again. "replace": it begins again, and removes the earlier run once all environments are built.
+            does nothing, unless the dataset was removed, which it makes again. A resumed run compares objects (a
+            policy, a function) by their contents, not by name alone. With "retry" it continues as with True, and the
+            episodes that were left out are tried again. With "replace" the run begins again, and removes the earlier
+            run once all environments are built.
         log, progress: as for `collect`.
 
     Raises:

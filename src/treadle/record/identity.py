@@ -2,7 +2,8 @@
 
 A name is not enough: two lambdas have one name, and so have two networks of one class with different weights. The
 digest is over the bytes that a worker would get (cloudpickle's). It leaves out the parts that differ between two runs
-of one script: file and line of its code, cloudpickle's random marks of classes, and torch's addresses of storages.
+of one script. These are file and line of its code, cloudpickle's random marks of classes, and torch's addresses of
+storages.
 """
 
 from __future__ import annotations

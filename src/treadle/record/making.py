@@ -1,9 +1,9 @@
 """A run that ends in files: episodes are made, each is encoded and stored by its worker, all are merged in order.
 
-No finished episode is lost: until all are merged they lie in `DIR/.parts`, and `resume` continues a stopped run
-(by Ctrl-C, an environment that raises, a full disk, a kill). A run that notices its stop merges the episodes 0, 1, ...
-before the first missing one, like a run of just so many episodes. Later finished ones stay in `.parts`: to store
-them too would favour short episodes.
+No finished episode is lost: until all are merged they lie in `DIR/.parts`. `resume` continues a run that was stopped by
+Ctrl-C, an environment that raises, a full disk, or a kill. A run that notices its stop merges the episodes 0, 1, ...
+before the first missing one, like a run of just so many episodes. Later finished ones stay in `.parts`: to store them
+too would favour short episodes.
 
 The `Product` of the episodes is a dataset or an evaluation.
 """
@@ -376,8 +376,10 @@ class _Going:
         self._product.lose(failures.left_out.values())
 
     def _prefix(self) -> tuple[list[EpisodeNote], list[Skipped], bool]:
-        """The episodes 0, 1, ... that are there and belong to the run, those among them that are left out, and whether
-        they are all of it."""
+        """Return (notes, left out, complete) of the episodes 0, 1, ... before the first missing one.
+
+        complete: True if they are the whole run.
+        """
         lengths = {note.index: note.length for note in self.notes.values()}
         schedule = self._schedule(lengths)
         run = range(schedule.prefix)

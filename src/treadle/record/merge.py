@@ -1,8 +1,8 @@
 """Parts into a dataset, and a dataset back into memory.
 
 `merge` writes the encoded episodes in the order of their indices, so the result has the same bytes for any number of
-workers. It writes beside the final place and renames at the end: a dataset is there whole or not at all, and the parts
-are never touched.
+workers. It writes beside the final place and renames at the end. So a dataset is there whole or not at all, and the
+parts are never touched.
 """
 
 from __future__ import annotations

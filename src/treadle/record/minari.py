@@ -1,7 +1,7 @@
 """Everything that needs Minari: the description beside the data, and loading. The only file that imports it.
 
 Minari names Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict and Tuple. Another space whose values are text (such
-as MiniGrid's MissionSpace) is stored as the Text space of the texts that occurred; any other cannot be stored.
+as MiniGrid's MissionSpace) is stored as the Text space of the texts that occurred. Any other space cannot be stored.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class PartWriter:
         worker: number of the worker, which names its file.
         observation_space: the environment's.
         action_space: the environment's.
-        stored: "all"; "no infos": without infos and policy infos; "scores": of an evaluation, without observations too,
-            which are in the digest alone, and with `about_of` in the note.
+        stored: "all", or "no infos": without infos and policy infos. Or, of an evaluation, "scores": without
+            observations too. Then observations are in the digest alone, and the note has `about_of`.
         success_keys: of infos, whose values say whether an episode was a success.
         send: True: episodes are returned (`Sent`) for another process to write them; False: they are written here.
         keep: the rule of the episodes that are kept; of others there is the note alone. None: all are kept.

@@ -11,7 +11,7 @@ DIR/.reopened/      parts that are being made of the dataset of such a run, or o
 ```
 
 The directory may come from another user, so its files are not trusted. Names in them are relative, hold no ".." and
-lead below DIR, also through links; otherwise the file is damaged, and the files that it names stay where they are.
+lead below DIR, also through links. Otherwise the file is damaged, and the files that it names stay where they are.
 
 Two locks of the kernel (`flock`) end with the processes that hold them, however those end. The caller holds one on DIR
 for the whole run, each worker a shared one on DIR/.parts while it may write there. A run that continues another waits
@@ -63,8 +63,8 @@ class Checked(NamedTuple):
     """The result of `RunDirectory.check`.
 
     Attributes:
-        warnings: lines to log when the run goes on: about a Python file that has changed since it was begun, or an
-            object that cannot be compared.
+        warnings: lines to log when the run goes on. They name a Python file that has changed since the run was begun,
+            or an object that cannot be compared.
         grown: True if the run is to be larger than when it was begun.
     """
 
@@ -98,8 +98,8 @@ class RunFiles:
     def begun(self) -> dict[str, Any]:
         """Return the content of `RunDirectory.begin`: the run's "arguments", "files", "objects" and "output".
 
-        Raises UsageError when it is damaged, when no run was begun, and when an earlier state of Treadle has stored the
-        episodes in a format of its own.
+        Raises UsageError when the file is damaged, or missing because no run was begun. Likewise when an earlier
+        version of Treadle has stored the episodes in a format of its own.
         """
         path = self.path / ARGUMENTS
         if not path.exists():
@@ -195,8 +195,10 @@ class RunDirectory(RunFiles, Closes):
             os.close(fd)
 
     def check_there(self) -> None:
-        """Raise OSError when DIR, or its parts, were removed, moved or replaced: a later write would be lost, and the
-        files in their place belong to another program."""
+        """Raise OSError when DIR, or its parts, were removed, moved or replaced.
+
+        A later write would be lost, and the files in their place belong to another program.
+        """
         if self.parts not in self._held and self.parts.exists():
             self._held[self.parts] = os.open(self.parts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for path, fd in self._held.items():
@@ -236,8 +238,8 @@ class RunDirectory(RunFiles, Closes):
             objects: the arguments that are objects, as `identity.identities` returns them.
 
         Raises:
-            UsageError: files of a run, or `output`, are there without `force` and `resume`; or `resume` finds them with
-                a missing or damaged `run.json`; or the run to resume had other arguments, which are named.
+            UsageError: files of a run, or `output`, are there without `force` and `resume`. Or `resume` finds them with
+                a missing or damaged `run.json`. Or the run to resume had other arguments, which are named.
         """
         self._below(output)
         found = next((path for path in (*self._files(), output) if path.exists()), None)

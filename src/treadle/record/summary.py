@@ -42,7 +42,7 @@ class Summary:
         hash: of the digests in order, as in `MergeReport`.
         terminated: how many episodes ended by termination.
         truncated: how many ended by truncation.
-        before: episodes that were there when the run was last resumed: all times, shares and rates are of the part of
+        before: episodes that were there when the run was last resumed. All times, shares and rates are of the part of
             the run that made the others.
         seconds: wall time, without `start_seconds`.
         start_seconds: until Ray and the first of the run's nodes had started; 0.0 without nodes.
@@ -67,12 +67,12 @@ class Summary:
         verified: the indices of the "episodes" that were made again and compared, and of the "unequal" ones; empty
             without any.
         checks: digests of the other files that `merge_shards` reads, by file (`treadle.record.merge.checks`).
-        missing: of a run that was put together without all of its shards: "shard", "episodes" (how many of it are
-            missing) and "cause" of each; `hash` ends with "-incomplete" then.
-        unfit: how many episodes were tried and not kept, by reason; they are not stored. remarks: remarks on an
-        evaluation: each has a "text" and its "episodes". recoverable: True if the dataset's `recover_environment()`
-        makes the environment. A user's own environment has no
-            spec, nor has one in a wrapper that does not record its arguments.
+        missing: of a run that was put together without all of its shards. Each missing shard has "shard", "episodes"
+            (how many of it are missing) and "cause". `hash` ends with "-incomplete" then.
+        unfit: how many episodes were tried and not kept, by reason; they are not stored.
+        remarks: on an evaluation: each has a "text" and its "episodes".
+        recoverable: True if the dataset's `recover_environment()` makes the environment. A user's own environment has
+            no spec, nor has one in a wrapper that does not record its arguments.
 
     NaN and infinities, which JSON lacks, are null in the file, and NaN when it is read.
     """

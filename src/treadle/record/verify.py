@@ -42,8 +42,8 @@ BY_BATCH = (
     "may mend that"
 )
 CHANGES = (
-    "and differently once more: the seed does not decide it. reset(seed=...) must seed all that the environment draws "
-    "from (super().reset(seed=seed), then self.np_random)"
+    "and differently once more: the seed does not decide it. In reset(seed=...) the environment must seed all that it "
+    "draws from (super().reset(seed=seed), then self.np_random)"
 )
 ANEW = "although every episode had an environment of its own: something besides the seed decides"
 ADVICE = {  # by what came of it when it was made once more: without and with a policy that may keep something
@@ -51,8 +51,8 @@ ADVICE = {  # by what came of it when it was made once more: without and with a 
     "anew": (ANEW, f"{ANEW}, perhaps a policy that keeps a state from one episode to the next"),
     "kept": (
         "--fresh-env, which builds an environment per episode, may mend that",
-        "the environment or the policy keeps something from one episode to the next. --fresh-env, which builds an "
-        "environment per episode, may mend the one; a reset(seed=...) or rng mends the other",
+        "the environment or the policy keeps something from one episode to the next. For the environment "
+        "--fresh-env, which builds one per episode, may mend that; for the policy a reset(seed=...) or rng",
     ),
 }
 
@@ -140,8 +140,10 @@ def _begins(name: str) -> int:
 
 
 def about(directory: Path) -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """Return the rows of a run's table, and for JSON its "arguments", its "summary" (None before the first), and the
-    state of an incomplete run as "unfinished" (else "").
+    """Return the rows of a run's table, and a dict for JSON.
+
+    The dict has the run's "arguments", its "summary" (None before the first), and the state of an incomplete run as
+    "unfinished" (else "").
 
     Raises:
         UsageError: the directory has no run, or `run.json` or `summary.json` is damaged.

@@ -1,7 +1,7 @@
 """Moving pictures, written as they come. The only file that imports imageio_ffmpeg.
 
-An .mp4 needs ffmpeg. The animated PNG does not, and every browser plays it: a PNG with frames (the APNG chunks of the
-third edition of the PNG specification), written here with zlib alone.
+An .mp4 needs ffmpeg. The animated PNG does not, and every browser plays it. It is a PNG with frames, the APNG chunks of
+the third edition of the PNG specification, written here with zlib alone.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def open_repro(source: Any, episode: int | None) -> Repro:
 
 def _from_disk(path: Path, episode: int | None) -> Repro:
     if not path.exists():
-        raise UsageError(f"there is no {path}")
+        raise UsageError(f"{path} does not exist")
     if not path.is_dir():
         return Repro.load(path)
     failures = path / FAILURES
@@ -148,8 +148,8 @@ def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
 def kept_out(repro: Repro, *, env: Any, policy: Any, trust: bool) -> Iterator[None]:
     """A block that replays a file.
 
-    Of a file that may be another user's the block imports nothing from its folder, and nothing from the current folder,
-    unless the user names an environment or a policy.
+    If the file may be another user's, the block imports nothing from its folder. It imports nothing from the current
+    folder either, unless the user names an environment or a policy.
 
     Raises:
         UsageError: the file asks for more than is allowed: all of it is named, with the command that trusts it. Or it

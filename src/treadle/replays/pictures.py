@@ -28,8 +28,8 @@ EDGE = 3  # pixels, in red, of a picture that may not be of the recorded episode
 def film_of(env: Any, path: Path, plain: bool) -> Iterator[Callable[[int, float | None, float, bool], None]]:
     """A block that makes a film of an environment; see `treadle.record.video.video`.
 
-    It yields a function that adds a picture. Its arguments are the step, its reward (None of the reset), the return so
-    far, and True if the episode differs from the recorded one by now.
+    It yields a function that adds a picture. Its arguments are the step, its reward (None for the reset), the return so
+    far, and a bool. The bool is True if the episode differs from the recorded one by now.
 
     Raises:
         UsageError: the environment gives no pictures, with the render modes that it has.

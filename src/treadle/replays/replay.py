@@ -71,7 +71,7 @@ def replay(
         step: stop after so many steps.
         pdb: stop in a debugger, in the user's code at the line that raised. With `step` it stops before that step, and
             for a worker's death before the step of its death. Where nothing fails but a value differs from the recorded
-            one, the episode is played once more, and the debugger stops before the step that first differed.
+            one, the episode is played once more. Then the debugger stops before the step that first differed.
         render: write a video (.mp4, .png): a picture of the reset and of each step. A line under each shows step,
             reward and return; it is red from the first difference on.
         plain: the pictures alone.

@@ -7,7 +7,7 @@ follow from measurements: a call's fixed time, and the gap between two arrivals 
 The rule: one more row saves a call, and k rows that wait for it lose k gaps. So a batch waits for as many rows as
 arrive in a call's fixed time. With more slots than workers can step, the slots that no worker would step lose nothing.
 A batch waits for at most half of the slots: these step while the policy acts for the others. All slots share one call
-only where all step in less than a call's fixed time: one call for all is then shorter than two for half of them.
+only where all step in less than a call's fixed time. One call for all is then shorter than two for half of them.
 
 Pure: nothing here waits, sends or looks at a clock; moments are given, in seconds on any clock that does not go back.
 """
@@ -28,8 +28,11 @@ PATIENCE = 2.0  # times of a call: one that a row has missed, and as long again
 
 @dataclass(frozen=True)
 class Choice:
-    """A batch is asked when it has `size` rows, when no other row can come, or `patience` seconds (inf: no limit)
-    after its first row arrived."""
+    """The rule in force: when a batch is asked.
+
+    It is asked when it has `size` rows, when no other row can come, or `patience` seconds (inf: no limit) after its
+    first row arrived.
+    """
 
     size: int
     patience: float
@@ -145,8 +148,11 @@ class BatchFormer:
         return *fitted(self._asked), self.rows
 
     def stats(self) -> dict[str, float]:
-        """Return the statistics: batches, mean rows of a batch, share of the time that the policy was at work, mean
-        seconds that a slot waited, and the size and patience in force (seconds; inf: no limit)."""
+        """Return the statistics by name.
+
+        They are batches, mean rows of a batch, and the share of the time that the policy was at work. Also the mean
+        seconds that a slot waited, and the size and patience in force (seconds; inf: no limit).
+        """
         total = self.policy + self.idle
         return {
             "batches": self.batches,

@@ -44,8 +44,10 @@ def collect(
             function that is called with the run's `Standing`, at most ten times a second.
 
     Raises:
-        UsageError: contradictory arguments. Also StartupFailed, and CollectionFailed when an environment or policy
-            raises, too many episodes fail, workers die that may not be replaced, or three on one episode.
+        UsageError: contradictory arguments.
+        StartupFailed: a worker did not start.
+        CollectionFailed: an environment or policy raises, or too many episodes fail. Or workers die that may not be
+            replaced, or three die on one episode.
     """
     made = Run.of(collect, RunKeywords, env, policy, **run)
     episodes = in_order(made.collection, made.schedule(), ordered, progress)

@@ -76,8 +76,10 @@ def _of_batches(error: WorkerError) -> str:
 def died(
     error: WorkerError, index: int | None, root: int, deaths: int, finished: int, *, fresh: bool = True
 ) -> CollectionFailed:
-    """Return the error of a run that ended because workers died or were killed: `deaths` of them, `fresh` ones, on
-    episode `index` (None: it is unknown)."""
+    """Return the error of a run that ended because workers died or were killed.
+
+    `deaths` of them died on episode `index` (None: it is unknown). `fresh`: whether they were fresh workers.
+    """
     at = error.where
     if index is None:
         where, reason = _seeded(at, root), reason_of(error)
@@ -171,8 +173,11 @@ def _doing(where: Where) -> str:
 
 
 def reason_of(error: WorkerError, doing: str = "") -> str:
-    """Return the failure in one line: the exception's type and text and the line of the user's code that raised it, or
-    the end of the worker. `doing`: the worker's call at that moment."""
+    """Return the failure in one line: the exception, or the end of the worker.
+
+    Of an exception the line has type, text and the line of the user's code that raised it. `doing`: the worker's call
+    at that moment.
+    """
     if isinstance(error, WorkerTimeout):
         place = user_frame(error.stack)
         reason = f"no step came to its end for {error.elapsed:.1f} s (the limit is {error.limit:g} s){doing}"

@@ -4,13 +4,14 @@ A run begins with a worker a core, which is right where environments compute. An
 simulator elsewhere, a device) leaves its core idle. Then the cores have room for more workers: for as many as fill
 them, times `DEMAND`, as they do not take turns evenly.
 
-No workers are added where another part sets the pace: the run fills the cores, workers have nothing to do (a policy in
-the caller takes all the time), or the caller is busy with its episodes. Few are added at a time, so that their cost
-shows. Where other programs fill the cores, at most as many as there are: environments may have started those programs.
-No more are added once an addition gained nothing.
+No workers are added where another part sets the pace. Such a part is the cores, where the run fills them, or the
+caller, where it is busy with its episodes. Another is a policy in the caller that takes all the time, so that workers
+have nothing to do. Few are added at a time, so that their cost shows. Where other programs fill the cores, at most as
+many workers are added as there are: environments may have started those programs. No more are added once an addition
+gained nothing.
 
-Workers take time to start. With W workers and `left` seconds of work, k workers end the run after left * W / k seconds
-and the time to start k - W of them. So k = W * sqrt(left / starting W) is best.
+Workers take time to start. With W workers `left` seconds of work remain. So k workers end the run after left * W / k
+seconds and the time to start k - W of them. So k = W * sqrt(left / starting W) is best.
 """
 
 from __future__ import annotations
@@ -47,8 +48,14 @@ Work = Callable[[Worker], tuple[float, int]]
 
 
 class Clocks(NamedTuple):
-    """Clocks read at one moment, in seconds. used: of the cores, on average; own: of the caller; workers: by number and
-    process (at work, on cores, in line for a core, steps made)."""
+    """Clocks read at one moment, in seconds.
+
+    Attributes:
+        now: the moment.
+        used: of the cores, on average.
+        own: of the caller.
+        workers: (number, process) -> (at work, on cores, in line for a core, steps made).
+    """
 
     now: float
     used: float

@@ -59,9 +59,10 @@ def made_in(seconds: float, made: float, since: float, rows: int) -> float:
 def wanted(rows: int, mine: int, share: tuple[int, int], soon: float, left: float) -> int:
     """Return how many indices a node gets that plays `rows` episodes at once and has `mine`.
 
-    For each of its environments: `share` is that of `Schedule.share`, `soon` the episodes that it makes in
-    `AHEAD_SECONDS`, `left` the episodes that are not handed out. An order is at most half of `AHEAD_SECONDS`, unless
-    the share is larger. It is at least `LEAST_SECONDS` while the run has so much, so that no node waits for its next.
+    For each of its environments, `share` is that of `Schedule.share`, and `soon` the episodes that it makes in
+    `AHEAD_SECONDS`. `left` is the number of episodes that are not handed out. An order is at most half of
+    `AHEAD_SECONDS`, unless the share is larger. It is at least `LEAST_SECONDS` while the run has so much, so that no
+    node waits for its next.
     """
     size, ahead = share
     least = int(min(left, soon * LEAST_SECONDS / AHEAD_SECONDS))

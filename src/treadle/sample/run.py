@@ -109,8 +109,8 @@ class Run:
             the run fails after 100 for each, and at least 1,000.
         step_timeout: seconds for a step, a reset or an action of the policy. A worker process that takes longer is
             killed, and another makes its episode again. None: no limit.
-        on_failure: about a worker that dies. "restart": it is replaced, without limit or within max_restarts of
-            `worker_options`. "raise": the run ends. "drop": the other workers go on without it.
+        on_failure: about a worker that dies. With "restart" it is replaced, without limit or as often as max_restarts
+            of `worker_options` allows. With "raise" the run ends. With "drop" the other workers go on without it.
         worker_options: how workers are run: a `treadle.WorkerOptions`.
         recipe: how a worker is set up for the run.
         skipping: how an episode that fails is treated.

@@ -1,11 +1,11 @@
 """Scores of episodes: the quality of a policy, and the difference of two.
 
-Episode i of two policies starts from the same seed, so their returns are compared in pairs, which takes the luck of the
+Episode i of two policies starts from the same seed, so their returns are compared in pairs. That takes the luck of the
 start out of the difference.
 
-Intervals are percentile bootstraps (Efron 1979): the mean is taken of `RESAMPLES` samples drawn with replacement, and
-the interval holds the middle `CONFIDENCE` of those means. Its randomness comes from the run's seed. Rates of success
-have Wilson's score interval (Wilson 1927), which is right for few episodes and for rates near 0 and 1.
+Intervals are percentile bootstraps (Efron 1979). The mean is taken of each of `RESAMPLES` samples drawn with
+replacement. The interval holds the middle `CONFIDENCE` of those means. Its randomness comes from the run's seed. Rates
+of success have Wilson's score interval (Wilson 1927), which is right for few episodes and for rates near 0 and 1.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An episode is left out by its index, and for its own failure in a reset or step alone. To leave out slow episodes, or
 failures of a worn environment, would favour some episodes over others. So an episode that raises is tried once more in
-a new environment, and one that kills a worker goes to fresh workers, as the first that they play.
+a new environment. One that kills a worker goes to fresh workers, as the first that they play.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Skipping:
         most: how many may be left out: a number, or as a float above 0 and below 1 a share, which always allows
             `LEAST`.
         deaths: an episode that kills so many fresh workers has failed. One fewer (at least two) suffices where they
-            crashed in the same line of the same step, a fresh one the last: seed and actions were the same, so the next
+            crashed in the same line of the same step, the last one fresh. Seed and actions were the same, so the next
             would crash there, too.
     """
 
@@ -146,8 +146,8 @@ class Skipping:
         """Return how many of these deaths prove that an episode has failed; 0: it is tried again.
 
         Args:
-            deaths: of the workers that played it, a fresh worker's last: True if it was fresh, and the place of its
-                crash; None: without one, or unknown.
+            deaths: of the workers that played it; the last is a fresh worker's. Each is True if the worker was fresh,
+                and the place of its crash. The place is None without a crash, or where it is unknown.
         """
         fresh = sum(first for first, _ in deaths)
         alike = sum(at is not None and at == deaths[-1][1] for _, at in deaths)

@@ -1,9 +1,14 @@
 """Vectors of environments: Gymnasium's interface on the pool's lockstep schedule.
 
 `step` is one closure over the engine's own, and a batch without infos of its own costs nothing more. In order of
-reading: `gymnasium` (the vector) on `calls` (methods, attributes and states); `core` and `infos` (the common parts);
-`env_slot` and `orders` (the program of a slot, and its resets); `rollout` and `partial` (many steps, or some slots);
-`shares` (which process steps which slot); `make_vec`, the other constructors.
+reading:
+
+- `gymnasium` (the vector) on `calls` (methods, attributes and states);
+- `core` and `infos` (the common parts);
+- `env_slot` and `orders` (the program of a slot, and its resets);
+- `rollout` and `partial` (many steps, or some slots);
+- `shares` (which process steps which slot);
+- `make_vec`, the other constructors.
 
 The names below are loaded when they are first used. A name that is also a module's (`treadle.vector.make_vec`) is the
 module here and the function in `treadle`.

@@ -1,8 +1,8 @@
 """`VectorEnv`: many environments, stepped at once by a few workers, behind Gymnasium's vector interface.
 
 The pool does the work. This file is Gymnasium's interface: spaces, seeds, options and masks on the way in, infos on the
-way out, and the order of calls. `step` is one closure, bound once: with eight CartPoles a batch takes 25 us, of which
-this interface takes less than one where the batch has no infos.
+way out, and the order of calls. `step` is one closure, bound once. With eight CartPoles a batch takes 25 us; this
+interface takes less than one of them where the batch has no infos.
 """
 
 from __future__ import annotations
@@ -53,21 +53,23 @@ class VectorEnv(SlotCalls):
             `num_envs`. They are built in their workers and nowhere else; callables travel by cloudpickle.
         num_envs: number of environments, when `envs` is a single one.
         workers: number of workers, without the caller. "auto": one a core, with the caller's own share, for
-            environments that compute; one a slot for environments that wait (a socket, a simulator in its own process).
-            None where workers would slow the caller down, which then steps all slots. Measurements decide, see
-            `treadle.vector.shares`; the `treadle` logger names them (INFO). Threads are always one a slot.
-        inline: number of slots (the first ones) that the caller steps while its workers step theirs. "auto": an equal
-            share, where the workers are processes and leave it a core. It is none with `step_timeout` or `on_failure`,
-            and where the environments wait. An environment that crashes or hangs there takes the caller with it.
+            environments that compute. One a slot for environments that wait (for a socket, or for a simulator in its
+            own process). None where workers would slow the caller down, which then steps all slots. Measurements
+            decide, see `treadle.vector.shares`; the `treadle` logger names them (INFO). Threads are always one a slot.
+        inline: number of slots (the first ones) that the caller steps while its workers step theirs. With "auto" it is
+            an equal share, where the workers are processes and leave the caller a core. Then it is none with
+            `step_timeout` or `on_failure`, and where the environments wait. An environment that crashes or hangs there
+            takes the caller with it.
         autoreset_mode: Gymnasium's AutoresetMode or its value. None: NEXT_STEP; SAME_STEP with infos="legacy".
         infos: "gymnasium" or "legacy"; see `treadle.vector.infos`. "legacy" goes with SAME_STEP only.
         observation_mode: "same", "different" or (batched space, single space), as in Gymnasium.
         env_kwargs, wrappers: for building every environment: keyword arguments, and wrappers to apply in order.
         step_timeout: seconds for one request of a worker, after which it counts as dead; None: no limit.
-        on_failure: about a worker that dies or misses `step_timeout`; None: "raise". "restart": its slots' episodes are
-            cut and new ones begin in fresh environments. "drop": they are cut, and the slots are out of use. The row is
-            then truncated, not `valid`, and "aborted" is in the info of the cut episode. "restarted" is in the info of
-            a fresh environment's first observation, "dropped" in that of a dropped slot. Other slots are unaffected.
+        on_failure: about a worker that dies or misses `step_timeout`; None: "raise". With "restart" its slots' episodes
+            are cut, and new ones begin in fresh environments. With "drop" the episodes are cut, and the slots are out
+            of use. The row of a cut episode is truncated and not `valid`, and its info has "aborted". The info of a
+            fresh environment's first observation has "restarted"; the info of a dropped slot has "dropped". Other slots
+            are unaffected.
         worker_options: a `treadle.WorkerOptions`: how workers are run.
         **unknown: refused; the error names the nearest keyword.
 
@@ -281,7 +283,7 @@ class VectorEnv(SlotCalls):
         Steps of `step` and rollouts may follow one another in any order. The caller may keep a rollout: the next one
         uses other memory while an array of it is referenced.
 
-        In DISABLED mode slots whose episode has ended are reset before the next step, without seeds and options; the
+        In DISABLED mode slots whose episode has ended are reset before the next step, without seeds and options. The
         infos of these resets are not kept.
 
         Args:
@@ -339,9 +341,10 @@ class VectorEnv(SlotCalls):
 
         Returns:
             observations [m, ...], rewards float64[m], terminated and truncated bool[m], infos: columns of m rows. Infos
-            always have "env_id" (int64[m]: the slots) and "valid" (bool[m]: False on rows that are not transitions:
-            resets, and rows about a worker's death). With on_failure="restart" or "drop" the latter have the infos of
-            `step` ("aborted", "restarted", "dropped"). A dropped slot's row is its last: `send` leaves it out.
+            always have "env_id" (int64[m]: the slots) and "valid" (bool[m]). The latter is False on rows that are not
+            transitions: resets, and rows about a worker's death. With on_failure="restart" or "drop" the rows about a
+            death have the infos of `step` ("aborted", "restarted", "dropped"). A dropped slot's row is its last: `send`
+            leaves it out.
 
         Raises:
             NothingPending, WaitTimeout (nothing is lost), and the error of each slot that failed, once.

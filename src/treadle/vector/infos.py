@@ -1,9 +1,9 @@
 """Infos of a batch, from one dict a slot to the three forms that training scripts read.
 
-*gymnasium*: a dict of columns, each with a mask under "_" + its key (bool[n]: which slots have it). A column is an
-array [n] of the value's dtype for numbers, [n, *shape] for arrays, a dict of columns for dicts, else an object array.
-A slot without the key has 0, or None in an object array. Where slots moved on within the step, `final_obs` (an
-object array) and `final_info` (columns) belong to the episode that ended.
+*gymnasium*: a dict of columns, each with a mask under "_" + its key (bool[n]: which slots have it). A column of numbers
+is an array [n] of their dtype, a column of arrays [n, *shape]. A column of dicts is a dict of columns. Any other column
+is an object array. A slot without the key has 0, or None in an object array. Where slots moved on within the step,
+`final_obs` (an object array) and `final_info` (columns) belong to the episode that ended.
 
 *legacy*: the same with the names of Gymnasium 0.29: `final_observation` and `final_info` are object arrays, of
 observations and of whole dicts.
@@ -11,12 +11,12 @@ observations and of whole dicts.
 *list*: a list of n dicts, slot by slot.
 
 The vector's own infos have names of their own: those of the final observations and infos. A vector that goes on after a
-worker's death has "aborted", "restarted" and "dropped", too. They come from the batch, never from an info: an
+worker's death has "aborted", "restarted" and "dropped", too. They come from the batch, never from an info. An
 environment's own value under a name that the vector may use is kept as "env_" + name.
 
 Columns follow `gymnasium.vector.VectorEnv._add_info`, type by type, except where that function fails or changes values.
-Values that a column's dtype cannot hold (a string among integers, 0.5 where the first was the integer 0, another
-shape) widen the column, to object in the last resort.
+Values that a column's dtype cannot hold widen the column, to object in the last resort. Such values are a string among
+integers, 0.5 where the first was the integer 0, or another shape.
 """
 
 from __future__ import annotations

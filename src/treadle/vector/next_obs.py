@@ -17,11 +17,11 @@ def next_obs(observations: Any, infos: Any, space: gym.Space | None = None) -> A
     returned. (In NEXT_STEP mode the step after an end is not a transition: see `valid` of the vector.)
 
     Args:
-        observations: a batch, as a vector's `step` returns it: [n, ...] arrays in nested dicts and tuples; a leaf
+        observations: a batch, as a vector's `step` returns it: [n, ...] arrays in nested dicts and tuples. A leaf
             without a fixed shape is a tuple of n values.
         infos: of the same step, in any of the three forms (see `treadle.vector.infos`).
         space: the single observation space. It is needed only where values without a fixed shape (Sequence, Text,
-            Graph) are tuples: it distinguishes a Tuple of k parts from a batch of k values.
+            Graph) are tuples. There it distinguishes a Tuple of k parts from a batch of k values.
 
     Returns:
         The batch. Arrays that changed are copies; the arguments are not written to.

@@ -1,17 +1,18 @@
 """Partial batches: send actions to some slots, receive the rows that are ready first (EnvPool's protocol).
 
-A slot is *free* (its last result was received), *out* (it has a request), *ready* (its result has arrived) or *stale*
-(it raised or was late: only a reset brings it back). `send` takes free slots, `recv` hands out ready ones in the order
-in which their workers finished them, so no slot starves: a worker answers in the order it was asked.
+A slot is in one of four states. It is *free* (its last result was received), *out* (it has a request) or *ready* (its
+result has arrived). Or it is *stale*: it raised or was late, and only a reset brings it back. `send` takes free slots.
+`recv` hands out ready ones in the order in which their workers finished them. So no slot starves: a worker answers in
+the order of its requests.
 
 A request is a joint request of its own, about slots of one worker. Where the pool goes on after a worker's death
-(on_failure "restart", "drop"), a request to its slots is not lost: it comes as a row that is cut, marked as in lockstep
+(on_failure "restart", "drop"), a request to its slots is not lost. It comes as a row that is cut, marked as in lockstep
 (`Recovery` keeps the state here, too). A slot without a request at the death has the marks in its next row. A dropped
 slot's marked row is its last: nothing more is sent to it.
 
-Results lie in one block of the arena that is kept for this, a row per slot, and are copied out by `recv`: a slot's row
-cannot change before its next `send`. How many slots travel in one request is a compromise: alone, each is ready as
-soon as it can be; together, they cost less. Where a step takes long the first is better, else the second.
+Results lie in one block of the arena that is kept for this, a row per slot. `recv` copies them out: a slot's row cannot
+change before its next `send`. How many slots travel in one request is a compromise: alone, each is ready as soon as it
+can be; together, they cost less. Where a step takes long the first is better, else the second.
 """
 
 from __future__ import annotations

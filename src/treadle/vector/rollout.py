@@ -4,10 +4,10 @@ Workers write their rows directly into the rollout's memory; the caller's part o
 images this avoids a copy of each batch, which costs more than the batch's whole way through shared memory.
 
 To the pool a rollout is a ring like that of the batches (`treadle.memory.ring`): a step is *aimed* at one of its
-blocks. The arrays are lent, like a batch: a ring is written again only when no array of it is referenced, neither over
-all its steps nor of a single step that a policy has kept. So two rings take turns in a loop that drops each rollout
-before the next but one, and a caller that keeps ten rollouts has ten rings. A ring that has become too small is
-released.
+blocks. The arrays are lent, like a batch: a ring is written again only when no array of it is referenced. That holds
+for arrays over all its steps, and for those of a single step that a policy has kept. So two rings take turns in a loop
+that drops each rollout before the next but one. A caller that keeps ten rollouts has ten rings. A ring that has become
+too small is released.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Rollout:
         bootstrap: tree of [n, ...]: the observation after the last step: `following[-1]`. Where that step has ended an
             episode, bootstrap from `next_obs[-1]` if at all.
         following: tree of [T, n, ...]: the next observations: `observations`, one step on, in the same memory.
-        terminal_observations: (t, slot) -> the last observation of the episode that ended there, where the row of the
-            next step shows something else (SAME_STEP mode, and DISABLED). In the other cases it is in `next_obs`.
+        terminal_observations: (t, slot) -> the last observation of the episode that ended there. It is here where the
+            row of the next step shows another observation (SAME_STEP mode, and DISABLED), else in `next_obs`.
     """
 
     observations: Any

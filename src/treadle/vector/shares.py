@@ -5,9 +5,9 @@ environment that waits leaves its core idle. So each has a worker of its own, an
 would stop all others.
 
 Workers pay while they save more than they cost. A batch that ends before a sleeping worker begins (50 to 100 us) is
-stepped in the caller alone. So is a batch of a few milliseconds without a free second core, because of another program
-or a policy's own threads: in lockstep the slowest worker decides, and one that shares a core is late by whole time
-slices. Longer batches gain all the same.
+stepped in the caller alone. So is a batch of a few milliseconds where another program, or a policy's own threads, leave
+no second core free. In lockstep the slowest worker decides, and one that shares a core is late by whole time slices.
+Longer batches gain all the same.
 
 Three measurements come before the choice.
 
@@ -15,7 +15,7 @@ Waiting or computing: the wall time of the first steps in which the process neit
 of the environment's own children counts as waiting, since it goes on beside all else. Time in line for a core does not
 count, so a busy machine makes an environment look neither patient nor slow.
 
-A free second core: the caller computes for a moment while the worker steps, and the kernel says how long each of them
+A free second core: the caller computes for a moment while the worker steps. The kernel measures how long each of them
 stood in line. (The load average covers the last minute, often the program's own imports. The list of running processes
 covers too short a moment.)
 
@@ -164,9 +164,10 @@ def choose_shares(
     """Return (workers, inline) for a pool of n slots; the first `inline` slots are the caller's. Pure.
 
     "auto" slots in the caller: an equal share, where the workers are processes and leave it a core. All slots, without
-    processes, where `workers` is "auto" as well and one core is to be used. No slot when `guarded` (a deadline or a
-    policy for failures is given, which the caller's own slots cannot have), or when the environments wait.
-    "auto" workers: one a core, with the caller's share; where the environments wait one a slot, of processes up to
+    processes, where `workers` is "auto" as well and one core is to be used. No slot when the environments wait, or when
+    `guarded`: a deadline or a policy for failures is given, which the caller's own slots cannot have.
+
+    "auto" workers: one a core, with the caller's share. Where the environments wait, one a slot; of processes, up to
     MOST_WORKERS.
 
     `using`: number of cores that are worth using for slots in the caller and beside it (`worth_using`); None: all.
@@ -287,8 +288,10 @@ def _time_to_wake(pool: Pool) -> float:
 
 
 def _time_in_line(pool: Pool) -> float:
-    """Return the share of the time that the caller and a worker stand in line while both compute: the least of some
-    looks, as another program that ends at once does not count."""
+    """Return the share of the time that the caller and a worker stand in line while both compute.
+
+    It is the least of some looks, because another program that ends at once does not count.
+    """
     least = 1.0
     for again in range(LOOKS):
         if again:

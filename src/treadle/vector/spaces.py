@@ -45,8 +45,9 @@ def vector_spaces(slots: Sequence[Description], mode: ObservationMode) -> Vector
 
     Args:
         slots: one description a slot.
-        mode: "same": all observation spaces are equal. "different": bounds may differ, and the batched space has each
-            slot's own. (batched space, single space): used as given; the slots' spaces must have its shapes and dtypes.
+        mode: "same": all observation spaces are equal. With "different" bounds may differ, and the batched space has
+            each slot's own. A pair (batched space, single space) is used as given. The slots' spaces must have the
+            single space's shapes and dtypes.
 
     Raises:
         SpacesDiffer: the spaces do not fit; the message names the first slot that differs.
@@ -65,7 +66,7 @@ def vector_spaces(slots: Sequence[Description], mode: ObservationMode) -> Vector
         if mode != "same" and not _alike(each.observation_space, single):
             raise SpacesDiffer(
                 "observation_mode='different' or custom space, however the sub-environments observation spaces do not "
-                f"share a common shape and dtype: slot {slot} has {each.observation_space}, expected one like {single}"
+                f"share a common shape and dtype. Slot {slot} has {each.observation_space}, expected one like {single}"
             )
         if each.action_space != first.action_space:
             raise SpacesDiffer(

@@ -1,9 +1,11 @@
 """A worker's life as a table: state -> event -> state. Pure; the same for every backend.
 
-    STARTING --hello--> IDLE --send--> BUSY --reply--> IDLE
-    BUSY --deadline--> LATE --last reply--> IDLE (late replies are dropped) | --died--> DEAD (killed after the grace)
-    any --died--> DEAD --restart--> STARTING | --drop--> GONE
-    any --close--> CLOSING --closed--> CLOSED
+```text
+STARTING --hello--> IDLE --send--> BUSY --reply--> IDLE
+BUSY --deadline--> LATE --last reply--> IDLE (late replies are dropped) | --died--> DEAD (killed after the grace)
+any --died--> DEAD --restart--> STARTING | --drop--> GONE
+any --close--> CLOSING --closed--> CLOSED
+```
 
 A missing pair is a bug in the caller of this table and raises. `BUSY` means at least one request is outstanding: `send`
 while BUSY and `reply` with more to come leave it BUSY. Three files share a worker's death: `calls.py` observes it,
