@@ -399,8 +399,8 @@ class Calls:
             self.memory.rows.rings.of(block).pins.discard(block)
 
     def _overran(self, worker: Worker, owed: Owed, elapsed: float, limit: float) -> None:
-        """Count an overrun, and warn of the first, in the caller or in a thread that cannot be given up: there a
-        deadline is only measured."""
+        """Count an overrun, and warn of the first. A deadline is only measured in the caller, and in a thread that
+        cannot be given up."""
         if worker.overran != owed.request.id:
             worker.overran = owed.request.id
             self.overruns += 1
