@@ -351,7 +351,7 @@ BAD = {
     "wrong import": (("no_such_pkg:CartPole-v1", "--episodes", 1), 2, "no_such_pkg"),
     "an option that went": (("CartPole-v1", "--episodes", 1, "--wrap", "a:B"), 2, "may be a function that returns a"),
     "no policy file": (("CartPole-v1", "--episodes", 1, "--policy", "gone.py:act"), 2, "file gone.py does not exist"),
-    "no policy module": (("CartPole-v1", "--episodes", 1, "--policy", "gone:act"), 2, "no module 'gone'"),
+    "no policy module": (("CartPole-v1", "--episodes", 1, "--policy", "gone:act"), 2, "module 'gone' is not"),
 }
 
 

@@ -224,7 +224,7 @@ def test_objects_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for reference, said in [
         ("mine.py:Other", "has no 'Other'"),
         ("gone.py:x", "file gone.py does not exist"),
-        ("no_such_module:x", "no module 'no_such_module'"),
+        ("no_such_module:x", "module 'no_such_module' is not on the import path"),
         ("nocolon", "expected module:attribute"),
     ]:
         with pytest.raises(UsageError, match=said):
