@@ -66,6 +66,12 @@ CASES: dict[str, tuple[Figures, Kind, str]] = {
     "waiting resets, workers that take long to start": (replace(STREAM, birth=1.5), Kind.RESET, ""),
     "storing": (replace(TWO, encode=7.0), Kind.ENCODE, ""),
     "a moment": (replace(TWO, elapsed=0.05, busy=(0.04, 0.04), slowest=0.04, ran=0.08), Kind.UNSURE, ""),
+    "a moment after a long start": (
+        replace(TWO, start=0.4, elapsed=0.05, busy=(0.04, 0.04), slowest=0.04, ran=0.08), Kind.START, "",
+    ),
+    "a moment after a short start": (
+        replace(TWO, start=0.1, elapsed=0.05, busy=(0.04, 0.04), slowest=0.04, ran=0.08), Kind.UNSURE, "",
+    ),
     "not looked at": (replace(TWO, slowest=0.0), Kind.UNSURE, ""),
     "a little of everything": (
         replace(TWO, away=2.5, slowest=5.0, busy=(3.8, 3.8), resets=1.2, resetting=2.0), Kind.UNSURE, "",
@@ -134,3 +140,17 @@ def test_a_vector_without_workers_is_not_told_of_them(name: str) -> None:
     figures = CASES[name][0]
     found = verdict(replace(figures, busy=figures.busy[:1], slots=1, own=1, each=(), batches=(), policy=0.0))
     assert found.kind in (Kind.MEMORY, Kind.ENCODE) or "worker" not in str(found), str(found)
+
+
+def test_a_promise_of_the_callers_process_is_of_warm_steps_there() -> None:
+    """A step of FrozenLake in a worker takes 43 us after a sleep, and 20 us in a tenth of all batches."""
+    cold = Figures(
+        elapsed=2.5, away=0.5, calls=6000, busy=(0.26,) * 4, slowest=0.4, ran=1.7, slots=4, cores=2,
+        batches=((43e-6,) * 4,) * 8 + ((20e-6,) * 4,) * 2,
+    )  # fmt: skip
+    found = verdict(cold)
+    assert found.change == "inline=4"
+    assert found.gain == pytest.approx(2.5 / (0.5 + 1.1 * 6000 * 4 * 20e-6), rel=1e-3)
+    # two kinds of steps, which are no matter of sleep: at most 25 us of each are taken for cold
+    mixed = replace(cold, batches=((200e-6,) * 4,) * 8 + ((1e-6,) * 4,) * 2)
+    assert verdict(mixed).gain == pytest.approx(2.5 / (0.5 + 1.1 * 4 * (0.26 - 6000 * 25e-6)), rel=1e-3)

@@ -18,6 +18,7 @@ OBSERVED = 0.1  # seconds below which nothing is said
 WAITS = 0.5  # of a worker's time at work without a core: from here on environments wait
 ROW, BATCH = 20e-6, 50e-6  # seconds of the caller for a row that is sent by itself, and for each `recv`
 WAKE = 50e-6  # seconds to wake a worker
+COLD = 25e-6  # seconds that a batch takes a worker longer, at most, because it has slept: its caches are cold
 SPREAD = 1.1  # times that work takes longer than its even share
 CROWD = 0.5  # cores that other programs use, from which on no gain of cores is promised
 STARTS = 1.5  # times as long as all their work, from which on the workers' start is counted
@@ -140,7 +141,11 @@ class Verdict:
 
 def verdict(found: Figures) -> Verdict:
     """The verdict on a run with these figures."""
-    if found.elapsed < OBSERVED or not (found.busy or found.away):
+    worked, started = bool(found.busy or found.away), found.start > STARTS * max(found.elapsed, OBSERVED)
+    if found.elapsed < OBSERVED and worked and started:
+        share = found.start / (found.start + found.elapsed)
+        return Verdict(Kind.START, share, _says(found, Kind.START, share, last=True))
+    if found.elapsed < OBSERVED or not worked:
         return Verdict(Kind.UNSURE, 0.0, f"{found.elapsed:.2g} s of steps say too little")
     if found.calls and not found.slowest:
         return Verdict(Kind.UNSURE, 0.0, "no batch was looked at")
@@ -215,7 +220,7 @@ def changes(found: Figures, kind: Kind) -> Iterator[tuple[str, float]]:
         share = workers / min(most, free)
         yield f"workers={most}", found.away + moved + found.calls * WAKE + SPREAD * work * share
     if kind is Kind.TRANSPORT and found.calls and found.own < n and computes:
-        yield f"inline={n}", found.away + SPREAD * total
+        yield f"inline={n}", found.away + SPREAD * _warm(found)
     if kind in (Kind.STRAGGLER, Kind.RESET) and found.calls and not found.own and found.batches and n > 1:
         least, rows = (found.ran + found.away) / free, found.calls * n
         sizes = sorted({n - 1, 3 * n // 4, n // 2, max(min(2, n - 1), n // 4)}, reverse=True)
@@ -223,6 +228,15 @@ def changes(found: Figures, kind: Kind) -> Iterator[tuple[str, float]]:
         best = min(seconds for _, seconds in played)
         size, seconds = next(each for each in played if each[1] <= SPREAD * best)  # the largest that is as good
         yield f"recv(min={size})", seconds
+
+
+def _warm(found: Figures) -> float:
+    """Seconds of the same batches in one process that does not sleep. A worker's quickest tenth of batches is warm."""
+    quick = [sorted(each)[len(each) // 10] for each in zip(*found.batches, strict=True)]
+    means = [busy / found.calls for busy in found.busy]
+    return found.calls * sum(
+        max(mean - COLD, min(mean, least)) for mean, least in zip(means, quick or means, strict=True)
+    )
 
 
 def _slots_of(found: Figures) -> list[int]:
