@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from treadle.errors import BadAction, UsageError
-from treadle.play.recipe import Asking
+from treadle.play.recipe import CallerInference
 from treadle.program.asking import CallerPolicy
 from treadle.sample.inference import asked_in_caller
 
@@ -191,7 +191,7 @@ def test_a_state_is_like_the_first_one(state, said: str) -> None:
 )  # fmt: skip
 def test_bad_numbers_are_refused_by_name(wrong: dict) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
-        Asking(nearest, **wrong)
+        CallerInference(nearest, **wrong)
 
 
 def test_what_is_no_policy_is_refused() -> None:

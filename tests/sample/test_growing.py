@@ -21,7 +21,7 @@ from test_collect import same
 import treadle
 from treadle.memory.arena import ArenaError
 from treadle.play.episode import Episode
-from treadle.play.recipe import Asking, RolloutRecipe
+from treadle.play.recipe import CallerInference, RolloutRecipe
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import EnvRecipe
 from treadle.record.summary import rows_of
@@ -168,7 +168,7 @@ def test_the_same_bytes_of_who_draws_from_global_generators(place: str, decided:
 
 @pytest.mark.parametrize("caller", [False, True])
 def test_those_that_are_added_play(caller: bool, decided: None) -> None:
-    asking = Asking(Plain(), 6) if caller else None
+    asking = CallerInference(Plain(), 6) if caller else None
     recipe = RolloutRecipe(EnvRecipe(Waits), asking=asking)
     with collection(recipe, Schedule(), root=4) as run:
         for _ in run:
@@ -178,7 +178,7 @@ def test_those_that_are_added_play(caller: bool, decided: None) -> None:
 
 
 def test_no_more_are_played_at_a_time_than_were_asked_for(decided: None) -> None:
-    recipe = RolloutRecipe(EnvRecipe(Waits), asking=Asking(Plain(), 6))
+    recipe = RolloutRecipe(EnvRecipe(Waits), asking=CallerInference(Plain(), 6))
     with collection(recipe, Schedule(), root=4) as run:
         left, most = 40, 0
         for _ in run:

@@ -516,7 +516,7 @@ class Ahead(Remembering):
     ids=str,
 )
 def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any], policy: type) -> None:
-    from treadle.play.recipe import Asking, RolloutRecipe
+    from treadle.play.recipe import CallerInference, RolloutRecipe
     from treadle.program.gym_env import EnvRecipe
     from treadle.sample.nodes import collection
     from treadle.sample.schedule import Schedule
@@ -524,7 +524,7 @@ def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any
 
     chunk = {"n_action_steps": 3} if policy is Ahead else {}
     whole = made(Plodding, policy(), episodes=300, num_envs=1, workers=1, inference=asked(**chunk))
-    asking = Asking(policy(), 16, **batching, **chunk)
+    asking = CallerInference(policy(), 16, **batching, **chunk)
     recipe = RolloutRecipe(EnvRecipe(Plodding), asking=asking)
     found, killed = [], 0
     numbers = np.random.default_rng(0)

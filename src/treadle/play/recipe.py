@@ -111,7 +111,7 @@ class Inference:
 
 
 @dataclass(frozen=True)
-class Asking(Inference):
+class CallerInference(Inference):
     """How a policy in the caller is asked.
 
     Attributes:
@@ -165,7 +165,7 @@ class RolloutRecipe:
     fresh_env: bool = False
     reset_options: ResetOptions = None
     marks_cuts: bool = True
-    asking: Asking | None = None
+    asking: CallerInference | None = None
     packs: bool = False
     deterministic: bool = False
 

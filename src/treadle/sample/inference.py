@@ -14,7 +14,7 @@ from typing import Any
 from treadle import pickling
 from treadle.checks import check_whole
 from treadle.errors import UsageError
-from treadle.play.recipe import Asking, Inference
+from treadle.play.recipe import CallerInference, Inference
 from treadle.program.saved import ENDING
 
 log = logging.getLogger("treadle")
@@ -28,7 +28,7 @@ ENVS_PER_WORKER = 8  # environments a worker plays for a policy in the caller, u
 
 def asking_of(
     policy: Any, given: Inference | str, num_envs: int | None, workers: int | str
-) -> tuple[Asking | None, int | str, int]:
+) -> tuple[CallerInference | None, int | str, int]:
     """Return how the policy is asked in the caller (None: in the workers), the number of workers, and the environments
     of each worker.
 
@@ -54,7 +54,7 @@ def asking_of(
     if inference.where in ("caller", "node") or why is not None:
         if nobody:
             raise UsageError("random actions are drawn in the workers: inference='caller' is for a policy")
-        return Asking(policy, num_envs, **vars(inference)), workers, 1
+        return CallerInference(policy, num_envs, **vars(inference)), workers, 1
     if own := [name for name, value in vars(inference).items() if name not in HERE and value is not None]:
         raise UsageError(
             f"{own[0]} is for a policy that is asked in the caller: Inference(where='caller', {own[0]}=...)"

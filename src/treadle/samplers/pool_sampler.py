@@ -21,7 +21,7 @@ from treadle import pickling
 from treadle.checks import check_names
 from treadle.errors import ClosedPool, UsageError
 from treadle.play.episode import Episode
-from treadle.play.recipe import Asking, Inference, RolloutRecipe
+from treadle.play.recipe import CallerInference, Inference, RolloutRecipe
 from treadle.pool.pool import Pool
 from treadle.pool.spent import Spent
 from treadle.program.gym_env import EnvRecipe
@@ -92,7 +92,7 @@ class CallerSampling:
         self,
         agent: Any,
         env: Any,
-        asking: Asking,
+        asking: CallerInference,
         *,
         limit: float,
         by_index: bool,
@@ -315,7 +315,7 @@ class PoolSampler(Sampler):
         possible = Growth.possible(None, self.backend, self._start_method)
         return ours and not listed and self._by_index and possible
 
-    def _asked_here(self, asking: Asking, options: dict[str, Any]) -> CallerSampling:
+    def _asked_here(self, asking: CallerInference, options: dict[str, Any]) -> CallerSampling:
         """Return the sampling with the agent in the caller. Raises UsageError for workers of another class."""
         factory = self._factory
         if not isinstance(factory, WorkerFactory) or factory._worker_class is not DefaultWorker or factory._worker_args:
