@@ -43,7 +43,7 @@ class WorkersLost(WorkerError, EOFError):
 
 
 @dataclass(eq=False)
-class Asked:
+class SamplerRequest:
     """One request to a worker, from being sent until the end of its stream.
 
     Attributes:
@@ -89,7 +89,7 @@ class SamplerFate:
         self._pool, self._recipes, self._growth = pool, recipes, growth
         self.lost: dict[int, WorkerError] = {}
         self.source: StopRule
-        self.open: list[Asked] = []
+        self.open: list[SamplerRequest] = []
         self.refused = False
         self.played: Counter[tuple[int, int]] = Counter()
 
@@ -111,7 +111,7 @@ class SamplerFate:
                 self._pool.calls.drop(worker)  # the others may go on in the next sampling
             self._lose(worker.index, error)
 
-    def mishap(self, asked: Asked, error: WorkerError, text: str) -> None:
+    def mishap(self, asked: SamplerRequest, error: WorkerError, text: str) -> None:
         """Log that a worker raised and has been rebuilt."""
         self._keep(asked, error)
         log.warning("worker %d raised and is replaced: %s", asked.worker, text)
@@ -137,7 +137,7 @@ class SamplerFate:
         for asked in self.open:
             asked.told = True
 
-    def _give_back(self, requests: Iterable[Asked]) -> None:
+    def _give_back(self, requests: Iterable[SamplerRequest]) -> None:
         """Give a failed worker's indices to others, of these requests and of those that would have followed."""
         for asked in requests:
             if asked in self.open and asked.order is not None:
@@ -173,7 +173,7 @@ class SamplerFate:
         error.__cause__, error.repro = first, first.repro
         return error
 
-    def _keep(self, asked: Asked, error: WorkerError) -> None:
+    def _keep(self, asked: SamplerRequest, error: WorkerError) -> None:
         """Keep a failed request so that it can be replayed."""
         if self._pool.options.recorder:
             try:
@@ -219,7 +219,7 @@ class AgentPlayed:
         return action_of(self._agent, observation)
 
 
-def keep(recipe: SlotRecipe, asked: Asked, played: int, error: WorkerError) -> None:
+def keep(recipe: SlotRecipe, asked: SamplerRequest, played: int, error: WorkerError) -> None:
     """Attach a repro of the failed request to the error; do nothing for an error in an update.
 
     Args:

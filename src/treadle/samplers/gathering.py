@@ -28,7 +28,7 @@ from treadle.sample.growth import Growth
 from treadle.sample.schedule import Schedule
 from treadle.sample.scores import Score
 from treadle.samplers.agents import is_parameters
-from treadle.samplers.fate import Asked, SamplerFate
+from treadle.samplers.fate import SamplerFate, SamplerRequest
 from treadle.samplers.sampler_slot import Broadcasts, Mishap, Order, SamplerSlot, SlotRecipe, Updates
 from treadle.samplers.steps import StepType
 from treadle.samplers.stop_rules import AtLeast, AtLeastByIndex, Exactly, StopRule
@@ -128,7 +128,7 @@ class RolloutCourier:
         order = replace(self._order, updates=updates, incarnation=again, **wanted)
         if worker.restarts:  # send every rollout at once: if the worker dies again, no finished rollout is lost
             order = replace(order, steps=1)
-        asked = Asked(at, self.version, order, self.updates[at], again)
+        asked = SamplerRequest(at, self.version, order, self.updates[at], again)
         broadcasts = [] if self._shared else [*updates.agent, *updates.env]
         payload = Payload({at: order}, broadcasts) if broadcasts else {at: order}
         self._calls.submit(worker, Op.STREAM, payload, (at,), asked)
@@ -169,7 +169,7 @@ class RolloutCourier:
             fate.open.remove(asked)
         return made
 
-    def _completed(self, asked: Asked, batch: Trajectories) -> Trajectories:
+    def _completed(self, asked: SamplerRequest, batch: Trajectories) -> Trajectories:
         """Add the spaces, which travel once a request, and with `stale` the version to a batch, and return it."""
         if batch.env_spec is None:
             batch.env_spec = asked.spec
