@@ -10,7 +10,7 @@ from typing import Any
 from treadle import seeding
 from treadle.errors import attributes_of
 from treadle.play.contract import BadStep, first_observation
-from treadle.play.recipe import SKIPPED, Lost, RolloutOrder, RolloutRecipe, Shares, options_of
+from treadle.play.recipe import SKIPPED, FailedEpisode, RolloutOrder, RolloutRecipe, Shares, options_of
 from treadle.play.recorder import Alone, EpisodeBuffer, Recorder
 from treadle.program.gym_env import close_env
 from treadle.wire.messages import Raised, portable
@@ -79,8 +79,8 @@ class EpisodePlayer(Player):
         self._begun, self._turns = 0, turns  # episodes of the present environment
 
     def begin(self, index: int, root: int, order: RolloutOrder | None = None) -> Any:
-        """An episode's first observation; `Lost` where the order lets it be skipped, and it fails in an environment
-        that has played no other. Raises, with its place, what building, resetting and the policy raise."""
+        """An episode's first observation; `FailedEpisode` where the order lets it be skipped, and it fails in an
+        environment that has played no other. Raises, with its place, what building, resetting and the policy raise."""
         record = self.record
         seed, policy_seed = seeding.episode_env_seed(root, index), seeding.episode_policy_seed(root, index)
         while True:
@@ -152,7 +152,7 @@ class EpisodePlayer(Player):
     def _build(self) -> None:
         self.env, self._begun = self._recipe.env.build(), 0
 
-    def _lost(self, error: BaseException, order: RolloutOrder) -> Lost | None:
+    def _lost(self, error: BaseException, order: RolloutOrder) -> FailedEpisode | None:
         """An episode whose failure may be skipped has failed; there is a new environment now. None: the one that failed
         had played others before, so the episode is to be tried again. Raises what may not be skipped."""
         known = attributes_of(error)
@@ -165,7 +165,7 @@ class EpisodePlayer(Player):
             self.rebuild()
         except BaseException as error:  # noqa: BLE001 - raised on, with its place
             raise placed(error, "init", self.record, None) from None
-        return None if again else Lost(raised)
+        return None if again else FailedEpisode(raised)
 
 
 def placed(

@@ -38,7 +38,7 @@ class RolloutOrder:
         indices: of the episodes to make. None: the episodes of earlier orders are played to their ends.
         batch, seconds: results that may travel together, and how long one may wait for others. 1 after a death, so that
             the loss of a worker loses only episodes in play.
-        skip: True: an episode that fails in its reset or step is reported as `Lost`; False: it ends the stream.
+        skip: True: an episode that fails in its reset or step becomes a `FailedEpisode`; False: it ends the stream.
         more: True if others will follow; then rows need not end together with this one.
     """
 
@@ -64,7 +64,7 @@ class Remark:
 
 
 @dataclass(frozen=True)
-class Lost:
+class FailedEpisode:
     """An episode that its environment has failed, and failed in a new environment too; a result of length 0."""
 
     raised: Raised

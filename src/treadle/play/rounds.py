@@ -30,7 +30,7 @@ from treadle.memory.arena import closed_by_others
 from treadle.play.episode import Episode
 from treadle.play.pack import ENOUGH, SMALL, Packer
 from treadle.play.player import EpisodePlayer, placed
-from treadle.play.recipe import Lost, Remark, Results, RolloutOrder, RolloutRecipe, Shares
+from treadle.play.recipe import FailedEpisode, Remark, Results, RolloutOrder, RolloutRecipe, Shares
 from treadle.play.recorder import MEET, EpisodeBuffer
 from treadle.program.actors import build_actor
 from treadle.program.base import Description, Program, StepResult, StreamControl
@@ -156,8 +156,8 @@ class RolloutSlot(EpisodeSlot):
         return Description(env.observation_space, env.action_space, metadata={"spec": portable_spec(env)})
 
     def _play(self, order: RolloutOrder, control: Any) -> Generator[Results, None, Results | None]:
-        """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, Lost). Ready results are
-        yielded before an exception is raised."""
+        """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, FailedEpisode). Ready
+        results are yielded before an exception is raised."""
         self._told()
         try:
             return (yield from self._rounds(order, control))
@@ -191,7 +191,7 @@ class RolloutSlot(EpisodeSlot):
                 begun = player.begin(index, order.root, order)
                 if alone:
                     control.begins()
-                if isinstance(begun, Lost):
+                if isinstance(begun, FailedEpisode):
                     ready.append((index, 0, begun))
                 else:
                     now[row], playing[row] = begun, player.acts
@@ -276,7 +276,7 @@ class RolloutSlot(EpisodeSlot):
         if len(self._now) == 1:
             control.begins()
         self._time.mark = perf_counter()
-        if isinstance(begun, Lost):
+        if isinstance(begun, FailedEpisode):
             self._now[row] = self._playing[row] = None
             return [(player.record.index, 0, begun)]
         self._now[row], self._playing[row] = begun, player.acts

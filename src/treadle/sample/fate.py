@@ -15,7 +15,7 @@ from typing import Any
 from treadle.errors import WorkerError
 from treadle.play.episode import Episode
 from treadle.play.pack import Pack
-from treadle.play.recipe import SKIPPED, Lost, Remark, Results, RolloutRecipe
+from treadle.play.recipe import SKIPPED, FailedEpisode, Remark, Results, RolloutRecipe
 from treadle.pool import events, failure
 from treadle.pool.pool import Pool
 from treadle.program.base import Description
@@ -135,7 +135,7 @@ class ByIndexFate:
             elif isinstance(result, Remark):
                 self.remark(index, result)
             else:
-                lost, finished = isinstance(result, Lost), source.schedule.finished
+                lost, finished = isinstance(result, FailedEpisode), source.schedule.finished
                 error = self.error(result.raised, slot, worker) if lost else result.rebuilt(finished)
                 if lost or result.skip:
                     del source.dealt[at][index]
