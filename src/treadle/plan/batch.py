@@ -28,13 +28,13 @@ from treadle.plan.futures import TAKING, Future, Workers
 from treadle.plan.items import (
     ALIGN,
     MOST,
-    Done,
     Items,
     LaidRows,
     LaidStates,
     PlanOp,
     StateBatch,
     Work,
+    WorkDone,
     balanced_chunks,
     columns,
     even_chunks,
@@ -180,7 +180,7 @@ class BatchEnv:
         lengths, terminated, truncated = (np.array(joined(dones, p)) for p in ("lengths", "terminals", "truncateds"))
         return RolloutBatch(rewards, lengths, terminated, truncated, states, seen)
 
-    def _run(self, items: Items, rollout: str | None) -> list[Done]:
+    def _run(self, items: Items, rollout: str | None) -> list[WorkDone]:
         """Run the items in chunks and return the chunks' results, in order."""
         n, slots, given = len(items.dts), len(self._lanes), items.states is not None
         self.spent.enter()
@@ -354,7 +354,7 @@ def _can_go_on(error: BaseException, workers: Workers) -> bool:
     return ours and calls.policy is not RestartPolicy.RAISE and calls.broken is None
 
 
-def _take_out(buffer: ArenaBuffer, done: Done) -> None:
+def _take_out(buffer: ArenaBuffer, done: WorkDone) -> None:
     """Take a chunk's results out of the buffer. Large observations stay there as long as an array refers to them."""
     if isinstance(done.states, LaidStates):
         done.states = lift(buffer.memory, done.states)

@@ -11,7 +11,7 @@ import gymnasium as gym
 from treadle.checks import check_names
 from treadle.interrupts import Closes
 from treadle.plan.futures import Future, Workers
-from treadle.plan.items import Done, Method, PlanOp, Work, columns, items_of, packed
+from treadle.plan.items import Method, PlanOp, Work, WorkDone, columns, items_of, packed
 from treadle.worker.options import WorkerOptions, chosen
 
 
@@ -95,7 +95,7 @@ class ExternalProcess(Closes):
         given = None if items.states is None else packed(items.states)
         work = Work(0, items.actions, items.dts, given, items.return_state)
 
-        def unpacked(done: Done) -> tuple[list[Any], ...]:
+        def unpacked(done: WorkDone) -> tuple[list[Any], ...]:
             if done.failed is not None:
                 self._workers.raise_failed(self._slot, *done.failed, len(items))
             return columns([done], items.return_state)

@@ -266,7 +266,7 @@ class Work:
 
 
 @dataclass
-class Done:
+class WorkDone:
     """The results of a chunk, in columns.
 
     Attributes:
@@ -286,9 +286,9 @@ class Done:
     failed: tuple[int, Raised] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Done, tuple(self.__dict__.values())  # as above
+        return WorkDone, tuple(self.__dict__.values())  # as above
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Done:
+    def __deepcopy__(self, memo: dict[int, Any]) -> WorkDone:
         """Copy infos and foreign states, which the environment may still use.
 
         A worker in the caller's process copies its replies; the other values are copies already.
@@ -297,12 +297,12 @@ class Done:
         return replace(self, states=states, infos=copy.deepcopy(self.infos, memo))
 
 
-def columns(dones: Sequence[Done], with_states: bool) -> tuple[list[Any], ...]:
+def columns(dones: Sequence[WorkDone], with_states: bool) -> tuple[list[Any], ...]:
     """Return a batch's result, one list a part, in item order."""
     return tuple(joined(dones, part) for part in (PARTS if with_states else PARTS[1:]))
 
 
-def joined(dones: Sequence[Done], part: str) -> list[Any]:
+def joined(dones: Sequence[WorkDone], part: str) -> list[Any]:
     """Return one part of a batch's result, in item order."""
     return list(chain.from_iterable(map(attrgetter(part), dones)))
 

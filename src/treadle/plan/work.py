@@ -15,13 +15,13 @@ from treadle.memory.lent import Region
 from treadle.plan.env import walking
 from treadle.plan.items import (
     ALIGN,
-    Done,
     LaidRows,
     LaidStates,
     Method,
     PlanOp,
     StateBatch,
     Work,
+    WorkDone,
     lay,
     lift,
     packed,
@@ -86,12 +86,12 @@ def beginnings(work: Work) -> Iterator[Any]:
     return chain.from_iterable(shares)
 
 
-def do_work(env: Any, work: Work, room: Room | None = None, words: Any = None) -> Done:
-    """Do a chunk with an environment, with results in `room`. An exception of the environment becomes `Done.failed`.
+def do_work(env: Any, work: Work, room: Room | None = None, words: Any = None) -> WorkDone:
+    """Do a chunk with an environment, with results in `room`. The environment's exception becomes `WorkDone.failed`.
 
     `words[ITEM]` always holds 1 + the number of the present item; 0: none.
     """
-    done, began = Done(), perf_counter()
+    done, began = WorkDone(), perf_counter()
     states: list[Any] = []
     words = [0] * (ITEM + 1) if words is None else words
     words[ITEM] = work.first + 1
@@ -121,7 +121,7 @@ def do_work(env: Any, work: Work, room: Room | None = None, words: Any = None) -
     return done
 
 
-def do_steps(env: Any, work: Work, states: list[Any], done: Done, room: Room | None, words: Any) -> bool:
+def do_steps(env: Any, work: Work, states: list[Any], done: WorkDone, room: Room | None, words: Any) -> bool:
     """Step the items of a chunk; append wanted states to `states`. Return True if the last item ended its episode."""
     wanted, at = work.return_state, work.first + 1
     observations = Observations(len(work), room)
@@ -141,7 +141,7 @@ def do_steps(env: Any, work: Work, states: list[Any], done: Done, room: Room | N
     return terminal or truncated
 
 
-def do_rollouts(env: Any, work: Work, states: list[Any], done: Done, room: Room | None, words: Any) -> bool:
+def do_rollouts(env: Any, work: Work, states: list[Any], done: WorkDone, room: Room | None, words: Any) -> bool:
     """Play each item's actions from its state until they, or the episode, end. Returns as `do_steps`."""
     rewards = np.zeros((len(work), max(map(len, work.actions))))
     observations: list[Any] = []
@@ -269,7 +269,7 @@ class PlanSlot(Program):
             return Method() if callable(found) and not isinstance(found, type) else found
         return found(*rest, **kwargs)
 
-    def _work(self, work: Work) -> Done:
+    def _work(self, work: Work) -> WorkDone:
         room = None
         if work.region is not None:
             memory = self._memory(work.region)
