@@ -28,7 +28,7 @@ from benchmarks.report import publish
 from benchmarks.sampling import policy_for
 from benchmarks.workloads import SEED, WORKLOADS
 from treadle.nodes.ray_cluster import RayCluster
-from treadle.nodes.travel import Batch
+from treadle.nodes.travel import MessageBatch
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling-reference.md"
 BEGIN, END = "<!-- wire:begin -->", "<!-- wire:end -->"
@@ -51,7 +51,7 @@ class Wire:
 
 
 def size(value: Any) -> int:
-    return value.body.nbytes if isinstance(value, Batch) else 0
+    return value.body.nbytes if isinstance(value, MessageBatch) else 0
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from treadle.nodes.placing import Machine, Placement
-from treadle.nodes.travel import PIECE, Batch, Message, packed
+from treadle.nodes.travel import PIECE, Message, MessageBatch, packed
 from treadle.nodes.worker import NodeCommon, NodeWorker
 from treadle.wire.messages import Extras, Hello, Op, Reply, Request, WorkerSpec
 from treadle.worker.life import Event
@@ -188,7 +188,7 @@ def test_one_that_waits_for_a_node_can_be_killed() -> None:
 def test_an_answer_that_cannot_be_read_is_the_actors_end() -> None:
     cluster = Cluster()
     worker = worker_on(cluster)
-    cluster.calls[-1][1](Batch((Message(9, ()),), np.frombuffer(b"no pickle", np.uint8)), None)
+    cluster.calls[-1][1](MessageBatch((Message(9, ()),), np.frombuffer(b"no pickle", np.uint8)), None)
     assert worker.hello() is None
     assert worker.ended()
     assert "cannot be read" in worker._actor.gone  # type: ignore[union-attr]

@@ -28,7 +28,7 @@ from time import monotonic
 from typing import Any
 
 from treadle.errors import RemoteTraceback, StartupFailed, TaskRaised, UsageError
-from treadle.nodes.travel import Batch, Said, Writer, read
+from treadle.nodes.travel import MessageBatch, Said, Writer, read
 from treadle.pool.events import Done, Event, Lost
 from treadle.pool.pool import Pool
 from treadle.repro import versions
@@ -214,7 +214,9 @@ class Host:
             self._calls.poll(seconds, self._hear, lambda: not self._requests.empty())
         return bool(self._said) or self._calls.expects
 
-    def _begin(self, at: int, deaths: int, message: Batch, keys: tuple[str, ...], contents: tuple[Any, ...]) -> None:
+    def _begin(
+        self, at: int, deaths: int, message: MessageBatch, keys: tuple[str, ...], contents: tuple[Any, ...]
+    ) -> None:
         """Ask a worker what was posted."""
         if deaths != self._deaths[at]:
             return
@@ -276,7 +278,9 @@ class Host:
 
     # -- while it works ----------------------------------------------------------------------------------------------
 
-    def post(self, at: int, number: int, deaths: int, message: Batch, keys: tuple[str, ...], *contents: Any) -> None:
+    def post(
+        self, at: int, number: int, deaths: int, message: MessageBatch, keys: tuple[str, ...], *contents: Any
+    ) -> None:
         """Ask a worker. A message has (id, op, payload); with CLOSE another process is to take its place.
 
         Args:

@@ -31,7 +31,7 @@ class Message(NamedTuple):
     sizes: tuple[int, ...]
 
 
-class Batch(NamedTuple):
+class MessageBatch(NamedTuple):
     """Messages, and one buffer for all. `more`: True if more answers follow. `number`: the batch's place among its
     sender's, as a small batch overtakes a large one on its way."""
 
@@ -85,12 +85,12 @@ class Writer:
             assert isinstance(what, Reply) and what.extras is not None  # noqa: PT018 - all else is of our own make
             self.add((at, Reply(what.id, without_failing(what.extras, "stream", picklable), what.last)))
 
-    def batch(self, more: bool = False, number: int = 0) -> Batch:
+    def batch(self, more: bool = False, number: int = 0) -> MessageBatch:
         """All that was added."""
-        return Batch(tuple(self._messages), np.frombuffer(self._body, np.uint8), more, number)
+        return MessageBatch(tuple(self._messages), np.frombuffer(self._body, np.uint8), more, number)
 
 
-def read(batch: Batch, *pieces: np.ndarray) -> Iterator[Any]:
+def read(batch: MessageBatch, *pieces: np.ndarray) -> Iterator[Any]:
     """The values of a batch, whose arrays share one copy of its buffer and can be written to. `pieces`: see `cut`."""
     body, at = memoryview(np.concatenate([*pieces, batch.body]).data), 0
     for message in batch.messages:
@@ -101,7 +101,7 @@ def read(batch: Batch, *pieces: np.ndarray) -> Iterator[Any]:
         yield pickle.loads(parts[0], buffers=parts[1:])
 
 
-def packed(value: Any) -> Batch:
+def packed(value: Any) -> MessageBatch:
     """One value. Raises whatever pickling raises."""
     writer = Writer()
     writer.add(value)

@@ -33,7 +33,7 @@ from treadle.interrupts import Later
 from treadle.nodes.host import ASIDE, INSIDE, Host, Site, World, software
 from treadle.nodes.placing import Machine, Placement, check, seat
 from treadle.nodes.ray_cluster import RayCluster
-from treadle.nodes.travel import PIECE, Batch, Said, packed, read
+from treadle.nodes.travel import PIECE, MessageBatch, Said, packed, read
 from treadle.pool.group import partition
 from treadle.wire import carried
 from treadle.wire.broadcast import Payload
@@ -192,7 +192,7 @@ class Actor:
         self.deaths, self.looks, self.posted = [0] * workers, [0] * workers, [0] * workers
         self.gone, self.began = "", True
         # by number, until those before them have been sorted: pieces, and what they belong to
-        self._inbox: dict[int, tuple[list[Any], Batch]] = {}
+        self._inbox: dict[int, tuple[list[Any], MessageBatch]] = {}
         self._size = 0  # bytes that its next answer may have, by those before
         self._sorted = 0  # batches
         self._out, self._credits = 0, 1  # calls of `advance`: under way, and as many as there may be
@@ -235,7 +235,7 @@ class Actor:
             log.warning("node %s has not begun yet: %s", self.machine.address, self._common.why_slow)
 
     def _arrived(self, answer: Any) -> None:
-        pieces, batch = ([], answer) if isinstance(answer, Batch) else answer
+        pieces, batch = ([], answer) if isinstance(answer, MessageBatch) else answer
         self._inbox[batch.number] = pieces, batch
 
     def end(self) -> None:
