@@ -22,7 +22,7 @@ from treadle.sample.growth import Growth
 from treadle.sample.named import env_name
 from treadle.samplers.adapt import environment, is_environment, of_gymnasium
 from treadle.samplers.agents import action_of, reset_agent
-from treadle.samplers.sampler_slot import Order, SlotRecipe, Updates
+from treadle.samplers.sampler_slot import SamplerOrder, SlotRecipe, Updates
 from treadle.samplers.stop_rules import StopRule
 from treadle.samplers.worker import ENVIRONMENTS, GLOBALS, DefaultWorker
 from treadle.worker.life import RestartPolicy, State
@@ -59,7 +59,7 @@ class SamplerRequest:
 
     worker: int
     sampling: int
-    order: Order | None
+    order: SamplerOrder | None
     updates: Updates
     incarnation: int
     told: bool = False

@@ -29,7 +29,7 @@ from treadle.sample.schedule import Schedule
 from treadle.sample.scores import Score
 from treadle.samplers.agents import is_parameters
 from treadle.samplers.fate import SamplerFate, SamplerRequest
-from treadle.samplers.sampler_slot import Broadcasts, Mishap, Order, SamplerSlot, SlotRecipe, Updates
+from treadle.samplers.sampler_slot import Broadcasts, Mishap, SamplerOrder, SamplerSlot, SlotRecipe, Updates
 from treadle.samplers.steps import StepType
 from treadle.samplers.stop_rules import AtLeast, AtLeastByIndex, Exactly, StopRule
 from treadle.samplers.trajectories import Trajectories, batch_of
@@ -71,7 +71,7 @@ class RolloutCourier:
         # worker -> incarnation that had an order last; any other incarnation needs all updates
         self._heard = dict.fromkeys(range(len(pool.workers)), 0)
 
-    def begin(self, source: StopRule, order: Order, watch: Watch) -> None:
+    def begin(self, source: StopRule, order: SamplerOrder, watch: Watch) -> None:
         """Begin a sampling. order: the fields that all workers' orders share; watch: called with every batch taken."""
         self._source, self._order, self._watch = source, order, watch
         self._fate.source, self._fate.open, self._fate.refused = source, [], False
@@ -271,7 +271,7 @@ class Gathering:
             source = Exactly((episodes or 0) // workers, workers) if steps is None else AtLeast(steps)
         buffers.begin()
         settle = partial(Trajectories.settle, lay=buffers.lay)
-        self._run(source, Order(steps=together, root=self._root), watch, settle)
+        self._run(source, SamplerOrder(steps=together, root=self._root), watch, settle)
         if isinstance(source, AtLeastByIndex):
             self._base += source.schedule.end or 0
         return batch_of(source.batches(), buffers.joined)
@@ -282,7 +282,7 @@ class Gathering:
         The workers' own random generators keep their states.
         """
         source = AtLeastByIndex(Schedule(episodes=episodes), len(self._courier.updates))
-        self._run(source, Order(root=seed, aside=True), watch, Trajectories.strip)
+        self._run(source, SamplerOrder(root=seed, aside=True), watch, Trajectories.strip)
         rollouts = [batch.part(i, i + 1) for batch in source.batches() for i in range(len(batch.rollouts))]
         scores = []
         for index, one in enumerate(rollouts):
@@ -291,7 +291,7 @@ class Gathering:
             scores.append(Score(index, env_seed, total, len(rewards), terminated, not terminated))
         return scores
 
-    def _run(self, source: StopRule, order: Order, watch: Watch, settle: Callable[[Trajectories], None]) -> None:
+    def _run(self, source: StopRule, order: SamplerOrder, watch: Watch, settle: Callable[[Trajectories], None]) -> None:
         """Sample until there is enough.
 
         settle: called with every batch of the result, in the result's order, as soon as the order is known.

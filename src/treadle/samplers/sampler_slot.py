@@ -89,7 +89,7 @@ class Updates:
 
 
 @dataclass(frozen=True)
-class Order:
+class SamplerOrder:
     """A request to a worker.
 
     Attributes:
@@ -346,7 +346,7 @@ class SamplerSlot(EpisodeSlot):
     def _worker(self) -> Any:
         return self._rollouts.worker
 
-    def _play(self, order: Order, control: StreamControl) -> Iterator[Trajectories | Mishap]:
+    def _play(self, order: SamplerOrder, control: StreamControl) -> Iterator[Trajectories | Mishap]:
         """Yield batches until the order is done or stopped."""
         self._prepare(order)
         rollouts = self._rollouts
@@ -388,7 +388,7 @@ class SamplerSlot(EpisodeSlot):
         try:
             batches = rollouts.batches(copy=self._shared)
         except BadStep as error:
-            raise _placed(error, Order(), None) from None
+            raise _placed(error, SamplerOrder(), None) from None
         at = played - rollouts.made
         for batch in batches:
             count, spec = len(batch.rollouts), batch.env_spec
@@ -398,7 +398,7 @@ class SamplerSlot(EpisodeSlot):
             yield batch
         rollouts.clear()
 
-    def _prepare(self, order: Order) -> None:
+    def _prepare(self, order: SamplerOrder) -> None:
         """Apply updates. Their errors reach the caller, whatever `on_failure` says."""
         worker = self._worker
         try:
@@ -442,12 +442,12 @@ class SamplerSlot(EpisodeSlot):
         self._worker.shutdown()
 
 
-def _told(error: BaseException, order: Order, index: int | None) -> Raised:
+def _told(error: BaseException, order: SamplerOrder, index: int | None) -> Raised:
     placed = attributes_of(_placed(error, order, index))
     return Raised.of(error, placed["treadle_phase"], trail=placed.get("treadle_trail"), **placed["treadle_where"])
 
 
-def _placed(error: BaseException, order: Order, index: int | None) -> BaseException:
+def _placed(error: BaseException, order: SamplerOrder, index: int | None) -> BaseException:
     """Return the same exception with its episode, and its step if the worker knew it."""
     seed = None if index is None else seeding.episode_env_seed(order.root, index)
     if type(error) is BadStep:
