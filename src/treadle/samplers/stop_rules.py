@@ -29,7 +29,7 @@ class StopRule:
         raise NotImplementedError
 
     def wants(self, worker: int, mine: int) -> dict[str, Any] | None:
-        """Return fields of the next `SamplerOrder` of a worker that has `mine` of them. None: the worker gets no order."""
+        """Return fields of the next `SamplerOrder` of a worker that has `mine` of them; None: no order."""
         raise NotImplementedError
 
     def lose(self, indices: Iterable[int]) -> None:
