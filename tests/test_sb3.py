@@ -446,7 +446,7 @@ def test_workers_do_without_sb3_where_environments_do() -> None:
 
 
 def test_misspelt_names_are_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match="no environment 'CartPole-v7'; did you mean CartPole-v1"):
+    with pytest.raises(UsageError, match="environment 'CartPole-v7' is unknown; did you mean CartPole-v1"):
         make_vec_env("CartPole-v7", 2)
     with pytest.raises(UsageError, match=r"^VecEnv\(\) got an unexpected .* 'worker'; did you mean workers=\?"):
         make_vec_env("CartPole-v1", 2, vec_env_kwargs={"worker": 2})

@@ -191,7 +191,7 @@ def test_a_constructor_that_raises_is_told() -> None:
 
 
 def test_an_unknown_id_is_a_wrong_argument() -> None:
-    with pytest.raises(UsageError, match=r"no environment 'CartPoll-v1'; did you mean CartPole-v1"):
+    with pytest.raises(UsageError, match=r"environment 'CartPoll-v1' is unknown; did you mean CartPole-v1"):
         list(collect("CartPoll-v1", episodes=1, worker_options=WorkerOptions(backend="serial")))
 
 

@@ -80,7 +80,7 @@ def test_what_was_there_goes_along_with_the_spec(carried: Any) -> None:
 
 def test_unknown_ids_are_refused_and_nothing_is_changed() -> None:
     before = entry_points()
-    with pytest.raises(UsageError, match="no environment 'CartPoll-v1'; did you mean CartPole-v1"):
+    with pytest.raises(UsageError, match="environment 'CartPoll-v1' is unknown; did you mean CartPole-v1"):
         treadle.register_all(["Acrobot-v1", "CartPoll-v1"])
     assert entry_points(before) == before
 

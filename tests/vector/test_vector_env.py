@@ -109,7 +109,7 @@ def test_bounds_that_differ() -> None:
         ),
         ([of(Bounded, 1), of(Bounded, 1, (4,))], "same", "slot 1"),
         ([of(Bounded, 1), of(Bounded, 1, (4,))], "different", "slot 1"),
-        ([of(Bounded, 1), of(Bounded, 1)], (gs.Box(0, 1, (2, 4)), gs.Box(0, 1, (4,))), "slot 0"),
+        ([of(Bounded, 1), of(Bounded, 1)], (gs.Box(0, 1, (2, 4)), gs.Box(0, 1, (4,))), "Slot 0"),
         ([of(Bounded, 1), of(Echo, gs.Discrete(5))], "different", "slot 1"),
         ([of(Bounded, 1), of(Echo, gs.Dict(a=gs.Discrete(2)))], "same", "slot 1"),
         ([of(Echo, gs.Discrete(5), gs.Discrete(i)) for i in (2, 3)], "same", "action space"),

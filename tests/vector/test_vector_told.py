@@ -82,7 +82,7 @@ def test_collecting_says_the_same(make: Callable[[], gym.Env], words: str) -> No
 )
 def test_an_unknown_id_is_one_error_and_its_cause(setup: dict[str, Any]) -> None:
     """Which says what is wrong and where; the failure of the slot is among `failures` and is not told once more."""
-    with pytest.raises(StartupRefused, match="no environment 'CartPol-v1'; did you mean CartPole-v1") as caught:
+    with pytest.raises(StartupRefused, match="environment 'CartPol-v1' is unknown; did you mean CartPole-v1") as caught:
         treadle.VectorEnv("CartPol-v1", 2, **setup)
     assert type(caught.value.__cause__) is UsageError
     assert type(caught.value.__cause__.__cause__) is gym.error.NameNotFound
