@@ -254,6 +254,11 @@ def test_texts_name_no_paths_of_a_machine(tmp_path: Path, text: str, shown: str)
     assert Inert(run, {}).text(text.replace("{run}", str(run))) == shown
 
 
+def test_the_key_of_a_success_is_not_a_secret(tmp_path: Path) -> None:
+    inert = Inert(tmp_path, {"success_keys": ["is_success", "success"], "api_key": "hunter2"})
+    assert inert.text("success is 87 %, hunter2") == "success is 87 %, (hidden)"
+
+
 def test_a_command_means_the_same_but_for_what_is_hidden(tmp_path: Path) -> None:
     typed = shlex.join(["treadle", "collect", "a b", '--env-kwargs={"auth": "x", "n": 1}', "--name", "it's; rm"])
     shown = Inert(tmp_path, {}).command(typed)

@@ -119,7 +119,9 @@ def test_an_argument_that_the_constructor_takes_is_no_misspelt_option() -> None:
 
 @pytest.mark.parametrize("options", [{"worker_options": WorkerOptions(backend="serial")}, {"workers": 1}])
 def test_an_unknown_id_names_the_nearest(options: dict[str, Any]) -> None:
-    with pytest.raises(StartupFailed, match=r"environment 'CartPoll-v1' is unknown; did you mean CartPole-v1") as caught:
+    with pytest.raises(
+        StartupFailed, match=r"environment 'CartPoll-v1' is unknown; did you mean CartPole-v1"
+    ) as caught:
         make_vec("CartPoll-v1", 2, **options)
     assert isinstance(caught.value, UsageError)
     assert caught.value.where.slot == 0

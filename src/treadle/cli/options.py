@@ -385,7 +385,7 @@ class Replay(Command):
 
     Attributes:
         source: A .repro file, or the directory of a run.
-        episode: An episode of the directory; without it the failure that ended the run.
+        episode: An episode of the directory; without it the failure that ended the run, else the latest.
         env: The environment, where the file cannot name it.
         pdb: Stop in a debugger at the line that raised, or before the step that ended the worker; with --step before
             that step.

@@ -17,7 +17,7 @@ from typing import Any
 from treadle.progress import printable
 
 HIDDEN = "(hidden)"
-SECRET = re.compile("key|token|secret|password|auth", re.IGNORECASE)
+SECRET = re.compile("(?<!success_)key|token|secret|password|auth", re.IGNORECASE)
 LEAST = 4  # characters of a secret, or of a name, from which on it is hidden inside other words, too
 _HOME = re.compile(r"(?<![\w.~-])/(?:home|Users)/[^/\s'\",:;()]+|(?<![\w.~-])/root(?![\w.-])")
 _PATH = re.compile(r"(?<![\w.:/~\\-])/(?:[^/\s'\",:;()<>]+/)+(?=[^/\s'\",:;()<>]*)")
