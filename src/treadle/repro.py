@@ -123,7 +123,7 @@ class Repro:
         if "object" in said and name in self.objects:
             return self.objects[name]
         if "value" in said or "name" in said:
-            found = self.told(name)
+            found = self.shown(name)
             if isinstance(found, str) and self.doubt and not trust and name != "env" and found != "random":
                 raise UsageError(f"{name} is {found!a}: --trust (trust=True) would run it ({self.doubt})")
             return found
@@ -140,7 +140,7 @@ class Repro:
         self.objects[name] = pickle.loads(self._sealed[name])
         return self.objects[name]
 
-    def told(self, name: str) -> Any:
+    def shown(self, name: str) -> Any:
         """Return the value or the name that a file holds, or "a pickle of TYPE" where `get` would open a pickle."""
         said = self._entry(name)
         if "value" in said:
@@ -156,10 +156,10 @@ class Repro:
     @property
     def names_code(self) -> bool:
         """Return True if the file names more than an id and random actions."""
-        env, policy = self.told("env"), self.told("policy")
+        env, policy = self.shown("env"), self.shown("policy")
         if not isinstance(env, str) or ":" in env or "object" in self._entry("env") or policy not in (None, "random"):
             return True
-        return bool(self.about.get("wrappers") or self.told("make"))
+        return bool(self.about.get("wrappers") or self.shown("make"))
 
     def save(self, path: str | Path) -> Path:
         """Write it to a file (".repro" is appended to a name without a suffix). Returns its path."""

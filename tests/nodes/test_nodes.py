@@ -663,7 +663,7 @@ import sys, treadle, treadle.nodes.worker, treadle.record.summary
 treadle.nodes.worker.SLOW_SECONDS = 0.0
 here = {"cluster": treadle.Cluster(1), "workers": 1}
 stored = treadle.collect_dataset("CartPole-v1", out=sys.argv[1], episodes=5, **here)
-for row in treadle.record.summary.rows_of(stored.summary):
+for row in treadle.record.summary.summary_rows(stored.summary):
     print(*row)
 summary = stored.summary
 print(summary.start_seconds > 0.5 and abs(summary.steps_per_second * summary.seconds - summary.steps) < 1e-6)

@@ -14,7 +14,7 @@ import treadle
 from treadle.errors import UsageError
 from treadle.nodes.host import differences, software, worth_sending
 from treadle.nodes.placing import ALL, Machine, Placement, check, seat
-from treadle.nodes.travel import PIECE, Writer, packed, read
+from treadle.nodes.travel import PIECE, Writer, message_of, read
 from treadle.nodes.worker import values_for
 from treadle.sample.nodes import Fed, made_in, wanted
 
@@ -117,7 +117,7 @@ def test_messages_share_one_buffer_and_one_copy() -> None:
 @pytest.mark.parametrize("nbytes", [10, PIECE - 200, 3 * PIECE, 40 * PIECE])
 def test_a_batch_is_cut_into_as_many_values_as_are_asked_for(nbytes: int) -> None:
     """One that is too large for so many pieces stays whole."""
-    whole = packed(np.arange(nbytes).astype(np.uint8))._replace(more=True, number=3)
+    whole = message_of(np.arange(nbytes).astype(np.uint8))._replace(more=True, number=3)
     assert whole.cut(1) is whole
     values = whole.cut(5)
     assert len(values) == 5

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from treadle.nodes.placing import Machine, Placement
-from treadle.nodes.travel import PIECE, Message, MessageBatch, packed
+from treadle.nodes.travel import PIECE, Message, MessageBatch, message_of
 from treadle.nodes.worker import NodeCommon, NodeWorker
 from treadle.wire.messages import Extras, Hello, Op, Reply, Request, WorkerSpec
 from treadle.worker.life import Event
@@ -81,7 +81,7 @@ def test_a_worker_whose_node_never_was_there_sits_down_elsewhere() -> None:
     cluster.there, worker.common._looked = [Machine("b", "10.0.0.2", 4)], float("-inf")
     assert not worker.ended()
     assert cluster.started == ["a", "b"]
-    cluster.calls[-1][1](packed((0, Hello(2, ()))), None)
+    cluster.calls[-1][1](message_of((0, Hello(2, ()))), None)
     worker.see(Event.HELLO)
     assert not worker.ended()
     assert worker.placed
@@ -98,11 +98,11 @@ def test_what_is_asked_of_one_that_waits_for_a_node_waits_with_it() -> None:
     cluster.there, worker.common._looked = there, float("-inf")
     assert not worker.ended()
     assert [method for method, _ in cluster.calls] == ["advance"]
-    cluster.calls[0][1](packed((0, Hello(2, ()))), None)
+    cluster.calls[0][1](message_of((0, Hello(2, ()))), None)
     assert worker.take() is None
     assert "post" in [method for method, _ in cluster.calls]
     then = [then for method, then in cluster.calls if method == "advance"][-1]
-    then(packed((0, Reply(7)))._replace(number=1), None)
+    then(message_of((0, Reply(7)))._replace(number=1), None)
     assert worker.take() == Reply(7)
 
 
@@ -112,7 +112,7 @@ def test_a_stream_that_waits_for_a_node_is_stopped_when_it_begins() -> None:
     worker.see(Event.HELLO)  # by another one's
     worker.send(Request(7, Op.STREAM), worker.packed({0: None}), (0,), None)
     worker.stop(7)
-    cluster.calls[0][1](packed((0, Hello(2, ()))), None)
+    cluster.calls[0][1](message_of((0, Hello(2, ()))), None)
     assert worker.take() is None
     methods = [method for method, _ in cluster.calls]
     assert methods[methods.index("post") :] == ["post", "tell"]
@@ -141,7 +141,7 @@ def test_what_was_not_posted_waits_for_another_node_when_the_first_never_was_the
     cluster.there, worker.common._looked = [Machine("b", "10.0.0.2", 4)], float("-inf")
     assert not worker.ended()
     assert cluster.started == ["a", "b"]
-    cluster.calls[-1][1](packed((0, Hello(2, ()))), None)
+    cluster.calls[-1][1](message_of((0, Hello(2, ()))), None)
     assert worker.take() is None
     assert cluster.calls[-1][0] == "post"
 
@@ -149,26 +149,26 @@ def test_what_was_not_posted_waits_for_another_node_when_the_first_never_was_the
 def test_a_small_answer_that_overtakes_a_large_one_waits_for_it() -> None:
     cluster = Cluster()
     worker = worker_on(cluster)
-    cluster.calls[0][1](packed((0, Hello(2, ())))._replace(more=True), None)
+    cluster.calls[0][1](message_of((0, Hello(2, ())))._replace(more=True), None)
     assert worker.hello() is not None
     assert [method for method, _ in cluster.calls] == ["advance"] * 3
-    cluster.calls[2][1](packed((0, Reply(8)))._replace(number=2), None)
+    cluster.calls[2][1](message_of((0, Reply(8)))._replace(number=2), None)
     assert worker.take() is None
-    cluster.calls[1][1](packed((0, Reply(7)))._replace(number=1), None)
+    cluster.calls[1][1](message_of((0, Reply(7)))._replace(number=1), None)
     assert [worker.take(), worker.take()] == [Reply(7), Reply(8)]
 
 
 def test_what_follows_a_large_answer_is_cut_into_pieces() -> None:
     cluster = Cluster()
     worker = worker_on(cluster)
-    cluster.calls[0][1](packed((0, Hello(2, ())))._replace(more=True), None)
+    cluster.calls[0][1](message_of((0, Hello(2, ())))._replace(more=True), None)
     assert worker.hello() is not None
     large = Reply(7, Extras({0: np.arange(PIECE)}, {}, {}, {}))
-    cluster.calls[1][1](packed((0, large))._replace(number=1, more=True), None)  # as large as eight pieces
+    cluster.calls[1][1](message_of((0, large))._replace(number=1, more=True), None)  # as large as eight pieces
     assert worker.take() is not None
     assert cluster.values == [1, 1, 1, 16]
-    *pieces, batch = packed((0, large))._replace(number=2, more=True).cut(16)
-    cluster.calls[2][1](packed((0, Reply(8)))._replace(number=3, more=True), None)
+    *pieces, batch = message_of((0, large))._replace(number=2, more=True).cut(16)
+    cluster.calls[2][1](message_of((0, Reply(8)))._replace(number=3, more=True), None)
     cluster.calls[3][1]((pieces, batch), None)
     taken = worker.take()
     assert taken is not None

@@ -14,7 +14,7 @@ from plan_envs import same
 from treadle.plan import ExternalProcess, GymPlanEnv, ParallelEnv
 from treadle.plan.batch import LENT, MOST_BUFFERS
 from treadle.plan.env import walking
-from treadle.plan.items import Work, lay, lift, packed
+from treadle.plan.items import Work, lay, lift, state_batch
 from treadle.plan.work import do_work
 from treadle.worker.options import WorkerOptions
 
@@ -97,7 +97,7 @@ def test_quick_steps_are_steps(made: type[GymPlanEnv]) -> None:
     env = made("CartPole-v1", frameskip=2)
     state, *_ = env.reset()
     expected = [env.step(i % 2, state, dt=3, return_state=True) for i in range(5)]
-    done = do_work(env, Work(0, [0, 1, 0, 1, 0], [3] * 5, packed([state] * 5), True))
+    done = do_work(env, Work(0, [0, 1, 0, 1, 0], [3] * 5, state_batch([state] * 5), True))
     same([list(done.states), done.observations, done.rewards, done.infos], [list(x) for x in _parts(expected)])
     assert expected[0][2] == (12.0 if made is Double else 6.0)
     env.step = lambda **asked: "own"  # type: ignore[method-assign]
@@ -168,7 +168,7 @@ def test_states_go_through_memory_and_back() -> None:
     env = GymPlanEnv("CartPole-v1")
     states = [env.reset()[0] for _ in range(3)]
     memory = memoryview(bytearray(4096))
-    lifted = lift(memory, lay(memory, 64, packed(states)))
+    lifted = lift(memory, lay(memory, 64, state_batch(states)))
     assert list(lifted) == states
     work = Work(0, [0, 1, 0], [1] * 3, lifted, True)
     same(list(do_work(env, work).states), [env.step(i % 2, state)[0] for i, state in enumerate(states)])

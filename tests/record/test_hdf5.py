@@ -9,7 +9,7 @@ import pytest
 from treadle.record import hdf5
 from treadle.record.columns import Column
 from treadle.record.hdf5 import Reader, assemble, encode
-from treadle.record.journal import EpisodeNote, Journal, journals, packed, read
+from treadle.record.journal import EpisodeNote, Journal, journals, read, record_of
 
 
 def columns(steps: int, *more: Column) -> list[Column]:
@@ -32,7 +32,7 @@ def write(path: Path, *episodes: list[Column], seed: int = 1):
     blobs = [encode(episode) for episode in episodes]
     with Journal(path.parent, 0) as journal:
         for note, blob in zip(notes, blobs, strict=True):
-            journal.write(packed(note, *blob))
+            journal.write(record_of(note, *blob))
     size = assemble(path, [record for each in journals(path.parent) for record in read(each, "hdf5")])
     assert size == path.stat().st_size
     with Reader(path, len(episodes)) as reader:

@@ -18,7 +18,7 @@ from treadle.cli.main import main
 from treadle.errors import UsageError
 from treadle.record.journal import Damaged
 from treadle.record.shards import merge_shards, shard_of
-from treadle.record.summary import read_summary, rows_of
+from treadle.record.summary import read_summary, summary_rows
 from treadle.record.verify import about, damage
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.schedule import Schedule
@@ -193,7 +193,7 @@ def test_what_a_spent_allocation_has_made_is_put_together(tmp_path: Path) -> Non
     ]
     assert merged.hash.endswith("-incomplete")
     assert read_summary(out / "summary.json").missing == merged.missing
-    rows = dict(rows_of(merged))
+    rows = dict(summary_rows(merged))
     assert rows["missing"] == f"shard 1/3, 4 episodes: {tmp_path / 'b'} is not finished"
     assert rows["hash"] == merged.hash
     assert damage(out) == (len(there) * 2, [])

@@ -15,7 +15,7 @@ from treadle.pool.processor import shown as size
 from treadle.record.dataset import Stored
 from treadle.record.run_directory import SUMMARY
 from treadle.record.shards import merge_shards
-from treadle.record.summary import Summary, busy, read_summary, rows_of
+from treadle.record.summary import Summary, busy, read_summary, summary_rows
 from treadle.sample.scores import wilson
 from typed_run import collected
 
@@ -53,7 +53,7 @@ def test_a_summary_says_what_binds_a_run(tmp_path: Path, inference: str) -> None
     stored = collected("CartPole-v1", slow, out=tmp_path / "run", inference=inference, **options)
     assert stored.summary is not None
     assert stored.summary.verdict.startswith("policy-bound "), stored.summary.verdict
-    assert ("verdict", stored.summary.verdict) in rows_of(stored.summary)
+    assert ("verdict", stored.summary.verdict) in summary_rows(stored.summary)
 
 
 def test_sizes() -> None:
@@ -97,7 +97,7 @@ class Odd(Reach):
 
 def table(stored: Stored) -> dict[str, str]:
     assert stored.summary is not None
-    return dict(rows_of(stored.summary, before=stored.before))
+    return dict(summary_rows(stored.summary, before=stored.before))
 
 
 def told_by(stored: Stored) -> Summary:
@@ -173,7 +173,7 @@ def test_shards_that_were_verified_are_a_run_that_was(tmp_path: Path) -> None:
         collected(Reach, out=tmp_path / str(i), shard=f"{i}/2", episodes=8, workers=1, verify=i + 1)
     merged = merge_shards([tmp_path / "0", tmp_path / "1"], tmp_path / "whole")
     assert [index % 2 for index in merged.verified["episodes"]].count(1) == 2
-    assert dict(rows_of(merged))["verified"] == "3 of 8 episodes made again: equal"
+    assert dict(summary_rows(merged))["verified"] == "3 of 8 episodes made again: equal"
 
 
 def test_a_run_that_cannot_be_taken_apart_is_not_verified_again(

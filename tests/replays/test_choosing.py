@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from treadle.record.outcomes import Outcome
-from treadle.replays.film import chosen, name_of, rows_of
+from treadle.replays.film import by_index, chosen, name_of
 from typed_run import collected
 
 ROWS = [
@@ -46,7 +46,7 @@ def test_names_are_of_index_return_and_end() -> None:
 
 def test_rows_are_those_of_the_dataset(tmp_path: Path) -> None:
     collected("CartPole-v1", out=tmp_path, episodes=5, workers=1, max_episode_steps=15)
-    rows = list(rows_of(tmp_path).values())
+    rows = list(by_index(tmp_path).values())
     assert [row.index for row in rows] == [0, 1, 2, 3, 4]
     assert {row.length for row in rows if row.end == "truncated"} == {15}
     assert all(row.total_reward == row.length and row.success is None and not row.failed for row in rows)

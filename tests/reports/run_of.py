@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from treadle.record.journal import FILE_HEAD, EpisodeNote, packed
+from treadle.record.journal import FILE_HEAD, EpisodeNote, record_of
 
 
 def directory_of(path: Path, lines: Sequence[Mapping[str, Any]], **more: Any) -> Path:
@@ -22,7 +22,7 @@ def directory_of(path: Path, lines: Sequence[Mapping[str, Any]], **more: Any) ->
     with (path / ".episodes").open("wb") as file:
         file.write(FILE_HEAD["kept"])
         for each in played:
-            file.writelines(packed(_note(each), b"", ()))
+            file.writelines(record_of(_note(each), b"", ()))
     arguments = {
         "env": "reach.py:Reach",
         "policy": "weak",

@@ -24,7 +24,7 @@ from treadle.play.episode import Episode
 from treadle.play.recipe import CallerInference, RolloutRecipe
 from treadle.pool.pool import Pool
 from treadle.program.gym_env import EnvRecipe
-from treadle.record.summary import rows_of
+from treadle.record.summary import summary_rows
 from treadle.sample import growth
 from treadle.sample.nodes import collection
 from treadle.sample.schedule import Schedule
@@ -321,7 +321,7 @@ def test_the_summary_says_so(decided: None, tmp_path: Path) -> None:
     assert summary is not None
     assert summary.added == ALL - FIRST
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["added"] == ALL - FIRST
-    assert ("workers", "3 were added, as environments wait") in rows_of(summary)
+    assert ("workers", "3 were added, as environments wait") in summary_rows(summary)
 
 
 class Agent:

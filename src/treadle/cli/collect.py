@@ -12,7 +12,7 @@ from treadle.cli.process import load_files, own_stdout
 from treadle.cli.report import beside
 from treadle.progress import print_table, printable
 from treadle.record.dataset import Interrupted, Stored, collect_dataset, store
-from treadle.record.summary import Summary, rows_of, summary_json
+from treadle.record.summary import Summary, summary_json, summary_rows
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.run import Run, StoredKeywords
 
@@ -74,7 +74,7 @@ def _show(options: Collect, stored: Stored, summary: Summary) -> None:
         print(f"nothing to do: {_all(summary.episodes)} there")
     elif stored.before == stored.finished:
         print(f"no episode was missing: {_all(summary.episodes)} merged now")
-    rows = rows_of(summary, before=stored.before, wanted=options.steps)
+    rows = summary_rows(summary, before=stored.before, wanted=options.steps)
     print_table(rows)
     print(printable(closing_line(stored)))
 

@@ -11,7 +11,7 @@ from treadle.errors import UsageError
 from treadle.progress import Progress, print_table, printable
 from treadle.record.lerobot import export_lerobot
 from treadle.record.shards import merge_shards
-from treadle.record.summary import as_json, rows_of, summary_json
+from treadle.record.summary import as_json, summary_json, summary_rows
 from treadle.record.verify import about, damage
 
 
@@ -25,7 +25,7 @@ def merge(options: Merge) -> int:
     if options.json:
         print(summary_json(summary))
     elif not options.quiet:
-        print_table(rows_of(summary))
+        print_table(summary_rows(summary))
         print(f'python -c "import treadle; print(treadle.load({os.path.relpath(options.out)!r}))"')
     return failures.OK
 

@@ -25,7 +25,7 @@ from treadle.record.journal import EpisodeNote
 from treadle.record.making import Product
 from treadle.record.merge import MergeReport, overall_hash, select
 from treadle.record.outcomes import Outcome
-from treadle.record.parts import KEPT, PartWriter, keep
+from treadle.record.parts import KEPT, PartWriter, write_kept
 from treadle.record.run_directory import LINES
 from treadle.record.summary import Summary, digest_of
 from treadle.sample.run import Run
@@ -83,7 +83,7 @@ class Results(Product):
         try:
             size = assemble(temporary, records)
             os.replace(temporary, self.output)
-            keep(self._folder / KEPT, records)
+            write_kept(self._folder / KEPT, records)
             self.notes |= {note.index: note for note in notes}
             lines = self._write()
         except OSError as error:

@@ -493,4 +493,4 @@ class Lockstep:
             self._plain = False
         # the frame that raises must not name the error: that would be a circle
         again = self.calls.reset_of(raised)
-        raise self.calls.keep(failure.first_of(raised, self.pool.where, partial, again), noted=True)
+        raise self.calls.with_repro(failure.first_of(raised, self.pool.where, partial, again), noted=True)

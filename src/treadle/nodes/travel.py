@@ -101,7 +101,7 @@ def read(batch: MessageBatch, *pieces: np.ndarray) -> Iterator[Any]:
         yield pickle.loads(parts[0], buffers=parts[1:])
 
 
-def packed(value: Any) -> MessageBatch:
+def message_of(value: Any) -> MessageBatch:
     """One value. Raises whatever pickling raises."""
     writer = Writer()
     writer.add(value)

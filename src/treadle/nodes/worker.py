@@ -33,7 +33,7 @@ from treadle.interrupts import Later
 from treadle.nodes.host import ASIDE, INSIDE, Host, Site, World, software
 from treadle.nodes.placing import Machine, Placement, check, seat
 from treadle.nodes.ray_cluster import RayCluster
-from treadle.nodes.travel import PIECE, MessageBatch, Said, packed, read
+from treadle.nodes.travel import PIECE, MessageBatch, Said, message_of, read
 from treadle.pool.group import partition
 from treadle.wire import carried
 from treadle.wire.broadcast import Payload
@@ -93,7 +93,7 @@ class NodeCommon(Common):
         self._programs: dict[bytes, Any] = {}  # pickles of factories -> references to them
 
     def spec(self, index: int, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]]) -> WorkerSpec:
-        programs, carrier = carried.packed(list(factories), slots, None)
+        programs, carrier = carried.pickled(list(factories), slots, None)
         carrier.close()
         if carrier.files:
             raise UsageError(f"slot {slots[0]}: what belongs to a process of this machine cannot go to another node")
@@ -358,7 +358,7 @@ class NodeWorker(Worker):
             self.common.ring()
             return
         keys = tuple(reference.hex() for reference in packed_.references)
-        message = packed((request.id, int(request.op), packed_.head))
+        message = message_of((request.id, int(request.op), packed_.head))
         self._tell("post", self._actor.posted[self._at], self._deaths, message, keys, *packed_.references)
         self._actor.posted[self._at] += 1
         self._actor.listen(True)

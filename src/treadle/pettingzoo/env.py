@@ -237,7 +237,7 @@ class AgentsEnv(gym.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observations, infos = self._source.reset(seed=seed, options=options)
         self._there = set()
-        return self._row(observations, (), {}, {}, {}), _told(infos or {})
+        return self._row(observations, (), {}, {}, {}), _agent_infos(infos or {})
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         acting, given = self._acting, self.layout.actions(action)
@@ -245,7 +245,7 @@ class AgentsEnv(gym.Env):
             {agent: given[agent] for agent in acting}
         )
         present = set(getattr(self._source, "present", self._source.agents))
-        told = _told(infos)
+        told = _agent_infos(infos)
         truncations = {agent: bool(truncations.get(agent)) for agent in self._there}
         for agent in self._there:
             self._returns[agent] += rewards.get(agent, 0.0)
@@ -345,6 +345,6 @@ class TurnsEnv:
         self.agents = [env.agent_selection] if self.present else []
 
 
-def _told(infos: Any) -> dict[Any, Any]:
+def _agent_infos(infos: Any) -> dict[Any, Any]:
     """Return infos by agent without the empty ones, as copies that the caller may change."""
     return {agent: dict(info) if isinstance(info, dict) else info for agent, info in infos.items() if info}

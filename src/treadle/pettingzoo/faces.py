@@ -41,7 +41,7 @@ class AgentsFace:
     width = 1  # rows of a slot
     _cut: Callable[[Any, int], Any]  # a tree of [..., n, agents, ...] in this form; the int is the slots' axis
     _given: Callable[[Any, np.ndarray], Any]  # (actions in this form, bool[n, agents] of who acts) -> slots' actions
-    _told: Callable[[dict[Any, Any], int], dict[Any, Any]]  # infos of n slots in this form
+    _agent_infos: Callable[[dict[Any, Any], int], dict[Any, Any]]  # infos of n slots in this form
     _ends: Callable[[dict[Any, Any]], dict[Any, Any]]  # terminal observations, by (slot,) or (t, slot), in this form
 
     def __init__(self, vec: VectorEnv) -> None:
@@ -153,13 +153,13 @@ class AgentsFace:
         return *(self._cut(part, 0) for part in parts), self._infos(infos, len(ended))
 
     def _infos(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
-        out = self._told({key: column for key, column in infos.items() if key not in FINAL}, n) if infos else {}
+        out = self._agent_infos({key: column for key, column in infos.items() if key not in FINAL}, n) if infos else {}
         if "final_obs" in infos:
             found, mask = np.empty(n * self.width, object), np.repeat(infos["_final_obs"], self.width)
             for (row,), final in self._ends({(slot,): final for slot, final in finals_of(infos).items()}).items():
                 found[row] = final
             out.update(final_obs=found, _final_obs=mask)
-            out.update(final_info=self._told(infos["final_info"], n), _final_info=mask.copy())
+            out.update(final_info=self._agent_infos(infos["final_info"], n), _final_info=mask.copy())
         return out
 
 
@@ -190,7 +190,7 @@ class AgentsVector(AgentsFace):
             raise UsageError(f"actions are {{agent: [n, ...]}} in the grouped form, got {type(actions).__name__}")
         return self.layout.joined_actions(actions, alive)
 
-    def _told(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
+    def _agent_infos(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
         return infos
 
     def _ends(self, finals: dict[Any, Any]) -> dict[Any, Any]:
@@ -265,7 +265,7 @@ class AgentRows(AgentsFace, gym.vector.VectorEnv):
         except ValueError as error:
             raise UsageError(f"{alive.size} rows want as many actions: {error}") from error
 
-    def _told(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
+    def _agent_infos(self, infos: dict[Any, Any], n: int) -> dict[Any, Any]:
         """Put an agent's infos into its row, and infos without an agent into all rows of the environment."""
         rows = {}
         for slot, told in rows_of_infos(infos, n).items():

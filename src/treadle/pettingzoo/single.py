@@ -41,7 +41,7 @@ class ParallelEnv(pettingzoo.ParallelEnv):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         observations, infos = self.vector.reset(seed=seed, options=options)
         self._see()
-        return self._of(self.agents, observations), self._told(self.agents, infos)
+        return self._of(self.agents, observations), self._agent_infos(self.agents, infos)
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, Any]:
         """Step as PettingZoo's `step` does. Without agents left, it does nothing and returns empty dicts."""
@@ -54,7 +54,7 @@ class ParallelEnv(pettingzoo.ParallelEnv):
         there += [agent for agent in self.agents if agent not in there]
         ends, cuts = ({agent: bool(each[agent][0]) for agent in there} for each in (terminations, truncations))
         paid = {agent: float(rewards[agent][0]) for agent in there}
-        return self._of(there, observations), paid, ends, cuts, self._told(there, infos)
+        return self._of(there, observations), paid, ends, cuts, self._agent_infos(there, infos)
 
     def render(self) -> Any:
         return self.vector.render()[0]
@@ -71,6 +71,6 @@ class ParallelEnv(pettingzoo.ParallelEnv):
     def _of(self, agents: list[Any], batch: Any) -> dict[Any, Any]:
         return {agent: trees.row(batch[agent], 0) for agent in agents}
 
-    def _told(self, agents: list[Any], infos: Any) -> dict[Any, Any]:
+    def _agent_infos(self, agents: list[Any], infos: Any) -> dict[Any, Any]:
         told = rows_of_infos(infos, 1).get(0, {})
         return {agent: told.get(agent, {}) for agent in agents}

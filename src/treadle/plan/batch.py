@@ -42,7 +42,7 @@ from treadle.plan.items import (
     joined,
     lay,
     lift,
-    packed,
+    state_batch,
 )
 from treadle.plan.work import stacked
 from treadle.pool.pool import Pool
@@ -191,7 +191,7 @@ class BatchEnv:
         for lo, hi in chunks:
             work = Work(lo, items.actions[lo:hi], items.dts[lo:hi], None, items.return_state, k, lo // k)
             if items.states is not None:
-                work.states = packed(items.states[work.base : (hi - 1) // k + 1])
+                work.states = state_batch(items.states[work.base : (hi - 1) // k + 1])
             work.rollout = rollout
             works.append(work)
         each = (what, items.return_state)

@@ -28,7 +28,7 @@ STEP_NAMES = frozenset({"n_step", "dt"})  # keys that a planning step itself add
 PROCESSES = ("process_obs", "process_reward", "process_terminal", "process_info")
 
 
-def told(info: Mapping[str, Any], **ours: Any) -> dict[str, Any]:
+def entered(info: Mapping[str, Any], **ours: Any) -> dict[str, Any]:
     """Return an environment's info with a planning step's entries; its own value under such a NAME becomes env_NAME."""
     return {**own_names(info, frozenset(ours), "env"), **ours}
 
@@ -186,7 +186,7 @@ class PlanEnv(Closes):
         """Begin an episode. Returns (state, observation, info), or (observation, info)."""
         seed, self._seed = self._seed, None
         obs, info = self.apply_reset() if seed is None else self.apply_reset(seed)
-        info = told(info or {}, rgb=self.get_image()) if self._return_image else dict(info or {})
+        info = entered(info or {}, rgb=self.get_image()) if self._return_image else dict(info or {})
         obs = self.process_obs(obs)
         info = self.process_info(info, obs=obs, reward=0.0, terminal=False)
         return (self.get_state(), obs, info) if return_state else (obs, info)
@@ -212,9 +212,9 @@ class PlanEnv(Closes):
         if terminal or truncated:
             # an environment may use its arrays again in the reset that follows
             obs, reward, info = snapshot(obs), snapshot(reward), snapshot(info)
-        info = told(info, dt=dt)
+        info = entered(info, dt=dt)
         if self._return_image:
-            info = told(info, rgb=self.get_image())
+            info = entered(info, rgb=self.get_image())
         if self._processes:
             obs = self.process_obs(obs, reward=reward, terminal=terminal, info=info)
             reward = self.process_reward(reward, obs=obs, terminal=terminal, info=info)
@@ -239,7 +239,7 @@ class PlanEnv(Closes):
             obs, reward, terminal, truncated, info = self.apply_action(action)
             total = total + reward
             done += 1
-        return obs, total, bool(terminal), bool(truncated), told(info, n_step=done)
+        return obs, total, bool(terminal), bool(truncated), entered(info, n_step=done)
 
     def step_batch(
         self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = True
@@ -338,7 +338,9 @@ def plain(env: Any, frameskip: int, put: Callable[[Any], None], take: Callable[[
                 obs, reward, terminal, truncated, info = env.step(action)
                 total = total + reward
                 done += 1
-            info = {**info, "n_step": done, "dt": dt} if STEP_NAMES.isdisjoint(info) else told(info, n_step=done, dt=dt)
+            info = (
+                {**info, "n_step": done, "dt": dt} if STEP_NAMES.isdisjoint(info) else entered(info, n_step=done, dt=dt)
+            )
             if terminal or truncated:
                 terminal, truncated = bool(terminal), bool(truncated)
                 # an environment may use its arrays again in the reset that follows

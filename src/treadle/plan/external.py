@@ -11,7 +11,7 @@ import gymnasium as gym
 from treadle.checks import check_names
 from treadle.interrupts import Closes
 from treadle.plan.futures import Future, Workers
-from treadle.plan.items import Method, PlanOp, Work, WorkDone, columns, items_of, packed
+from treadle.plan.items import Method, PlanOp, Work, WorkDone, columns, items_of, state_batch
 from treadle.worker.options import WorkerOptions, chosen
 
 
@@ -92,7 +92,7 @@ class ExternalProcess(Closes):
         future of it.
         """
         items = items_of(actions, states, 1 if dt is None else dt, return_state)
-        given = None if items.states is None else packed(items.states)
+        given = None if items.states is None else state_batch(items.states)
         work = Work(0, items.actions, items.dts, given, items.return_state)
 
         def unpacked(done: WorkDone) -> tuple[list[Any], ...]:

@@ -182,7 +182,7 @@ class StateBatch:
         return map(EnvState, itertools.repeat(self.kind), self.data)
 
 
-def packed(states: list[Any]) -> Any:
+def state_batch(states: list[Any]) -> Any:
     """Return the states as a `StateBatch` if all are `EnvState` of one kind, else unchanged."""
     if set(map(type, states)) != {EnvState}:
         return states

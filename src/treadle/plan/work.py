@@ -24,7 +24,7 @@ from treadle.plan.items import (
     WorkDone,
     lay,
     lift,
-    packed,
+    state_batch,
 )
 from treadle.program.base import Program
 from treadle.program.ids import register_missing
@@ -111,7 +111,7 @@ def do_work(env: Any, work: Work, room: Room | None = None, words: Any = None) -
             env.autoreset = True
     if ended and put_off:
         env.reset(return_state=False)
-    done.states = packed(states) if work.return_state else None
+    done.states = state_batch(states) if work.return_state else None
     if room is not None:
         done.observations = room.observations(done.observations)
         if isinstance(done.states, StateBatch):

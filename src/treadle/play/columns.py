@@ -118,7 +118,7 @@ class ColumnsBuffer(Recorder):
         self._begin(observation)
         self._first_info = kept(episode_info)
 
-    def keep(self, ends: tuple[bool, bool]) -> None:
+    def finish_episode(self, ends: tuple[bool, bool]) -> None:
         """`play` has returned these."""
         self.lengths.append(self.length)
         self.ends.append(ends)

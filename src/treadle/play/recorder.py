@@ -260,7 +260,7 @@ class Trail:
             self._rewards += rewards
             self._seen = [*self._seen[:1], observation]
 
-    def told(self) -> dict[str, Any] | None:
+    def entries(self) -> dict[str, Any] | None:
         """As `Recorder.trail` has it, with the episode's start. None: too long, or no plain action space."""
         env, found = self._env, {"start": self._start, "rewards": np.array(self._rewards, np.float64)}
         if not self._on:

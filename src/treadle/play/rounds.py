@@ -158,17 +158,17 @@ class RolloutSlot(EpisodeSlot):
     def _play(self, order: RolloutOrder, control: Any) -> Generator[Results, None, Results | None]:
         """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, FailedEpisode). Ready
         results are yielded before an exception is raised."""
-        self._told()
+        self._take_results()
         try:
             return (yield from self._rounds(order, control))
         except GeneratorExit:  # nobody listens
             raise
         except BaseException:
-            if told := self._told():
+            if told := self._take_results():
                 yield told
             raise
 
-    def _told(self) -> Results:
+    def _take_results(self) -> Results:
         """Return the results that wait to be sent, and forget them."""
         told, packer = self._ready.copy(), self._packer
         self._ready.clear()
@@ -201,7 +201,7 @@ class RolloutSlot(EpisodeSlot):
                 break
             if (ready or packer) and perf_counter() - time.since > order.seconds:
                 time.settle()
-                yield self._told()
+                yield self._take_results()
                 time.begin()
             self._beat += 1
             try:
@@ -243,14 +243,14 @@ class RolloutSlot(EpisodeSlot):
                     due = due and bool(todo or not order.indices)
                 if due:
                     time.settle()
-                    yield self._told()
+                    yield self._take_results()
                     time.begin()
             if not alone:
                 control.ends()
         else:
             time.settle()
             self._clear()
-        return self._told() or None
+        return self._take_results() or None
 
     def _over(self, row: int, ends: tuple[bool, bool], order: RolloutOrder, control: Any) -> Results | None:
         """Return the results of a row whose episode has stopped. None: see `_failed`."""

@@ -128,7 +128,7 @@ class Calls:
             try:
                 for worker, payload, _ in orders:
                     _check_free(worker)
-                    packed.append(worker.packed(payload))
+                    packed.append(worker.encoded(payload))
             except BaseException:
                 for each in packed:
                     if each is not None:
@@ -371,12 +371,12 @@ class Calls:
             return None
         where = self.memory.at_work(worker)
         error = failure.late(where, elapsed, limit, worker.stack(), again=self.reset_of(worker.slots))
-        self.keep(error)
+        self.with_repro(error)
         worker.failed(error)
         self._give_up(worker)
         return error
 
-    def keep(self, error: WorkerError, *, noted: bool = False) -> WorkerError:
+    def with_repro(self, error: WorkerError, *, noted: bool = False) -> WorkerError:
         """Return the error with its repro, or with the reason why there is none. `noted`: see `History.failed`."""
         if self.notes is not None:
             self.notes.failed(error, noted=noted)
@@ -418,7 +418,7 @@ class Calls:
         error = self.group.died(worker, self.memory.at_work(worker), self.policy)
         if worker.stalled is not None:
             error = worker.stalled
-        self.keep(error)
+        self.with_repro(error)
         worker.failed(error)
         for each in worker.owed:
             self._release(each.request.id)

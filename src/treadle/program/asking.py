@@ -188,7 +188,7 @@ class CallerPolicy:
         trees.map(checked, state)
         outline = self._outline_of(state)
         if outline != self._outline:
-            named = (f"{_told(each)}, each row" for each in (self._outline, outline))
+            named = (f"{_shapes_text(each)}, each row" for each in (self._outline, outline))
             raise self._bad(f"a state like that of initial_state ({next(named)})", next(named))
         return [trees.map(lambda leaf, row=row: leaf[row : row + 1], state) for row in range(rows)]
 
@@ -282,7 +282,7 @@ def _is_infos(value: Any) -> bool:
     return isinstance(value, dict) or (isinstance(value, list) and all(isinstance(each, dict) for each in value))
 
 
-def _told(outline: Any) -> str:
+def _shapes_text(outline: Any) -> str:
     return ", ".join(f"{'.'.join(map(str, path)) or 'state'} {list(shape)}" for path, shape in outline)
 
 

@@ -205,7 +205,7 @@ class Journal(Closes):
                 os.close(fd)
 
 
-def packed(note: EpisodeNote, head: bytes, data: Sequence[Any], extra: dict[str, Any] | None = None) -> list[Any]:
+def record_of(note: EpisodeNote, head: bytes, data: Sequence[Any], extra: dict[str, Any] | None = None) -> list[Any]:
     """A record as buffers, one or many."""
     success = 0 if note.success is None else 2 + 4 * note.success  # bits beside `truncated`: is it known, was it one?
     noted = _NOTE.pack(

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from treadle.record import minari as minari_files
 from treadle.record.hdf5 import assemble
 from treadle.record.journal import EpisodeNote, Record, damaged, journals, read
-from treadle.record.parts import KEPT, keep
+from treadle.record.parts import KEPT, write_kept
 from treadle.record.run_directory import remove
 from treadle.record.summary import Summary, digest_of
-from treadle.sample.card import CARD, OF_MINARI, card, rows_of
+from treadle.sample.card import CARD, OF_MINARI, card, card_rows
 from treadle.whole_file import opened, why
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def overall_hash(digests: Iterable[str]) -> str:
 
 
 def merge(directory: Path, out: Path, episodes: Sequence[EpisodeNote], about: minari_files.About) -> MergeReport:
-    """Make the dataset of the parts in `directory`, and beside it what it can be taken apart with (`parts.keep`).
+    """Make the dataset of the parts in `directory`, and beside it what it can be taken apart with (`parts.write_kept`).
 
     Args:
         directory: where `PartWriter` wrote.
@@ -95,7 +95,7 @@ def merge(directory: Path, out: Path, episodes: Sequence[EpisodeNote], about: mi
         steps = sum(record.note.length for record in records)
         text = minari_files.describe(about, len(records), steps, data_bytes)
         (data / minari_files.METADATA_FILE).write_text(text)
-        rows = rows_of([record.note for record in records], about.env_spec, about.policy)
+        rows = card_rows([record.note for record in records], about.env_spec, about.policy)
         told = card(about.name, rows, steps, OF_MINARI, ["minari"])
         (temporary / CARD).write_text(told, encoding="utf-8")
         namespace = target.parent / minari_files.NAMESPACE_FILE
@@ -103,7 +103,7 @@ def merge(directory: Path, out: Path, episodes: Sequence[EpisodeNote], about: mi
             namespace.write_text("{}")
         remove(target)
         os.replace(temporary, target)
-        keep(out / KEPT, records)
+        write_kept(out / KEPT, records)
     except OSError as error:
         with contextlib.suppress(OSError):  # the disk may be as broken for this
             remove(temporary)

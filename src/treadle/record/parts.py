@@ -33,8 +33,8 @@ from treadle.record.journal import (
     checksum,
     damaged,
     journals,
-    packed,
     read,
+    record_of,
     trim,
 )  # fmt: skip
 from treadle.record.minari import check_storable, foreign_texts
@@ -96,7 +96,7 @@ class PartWriter:
         if self._keep and (why := self._keep.unfit(episode, success_of(episode.final_info, self._success_keys))):
             unfit = {"unfit": why}
             note = EpisodeNote.of(episode, self._success_keys, nbytes=0, digest="0" * 32, about=unfit)
-            return self._written(note, packed(note, b"", ()))
+            return self._written(note, record_of(note, b"", ()))
         columns, left_out = columns_of(episode, infos=self._infos)
         digest, about = self._digest(columns).hex(), dict[str, Any]()
         if self._scores:
@@ -105,7 +105,7 @@ class PartWriter:
         nbytes = sum([array.nbytes for _, array in columns])
         note = EpisodeNote.of(episode, self._success_keys, nbytes=nbytes, digest=digest, left_out=left_out, about=about)
         texts = {"texts": self._texts(episode)} if self._foreign else None
-        return self._written(note, packed(note, *encode(columns), texts))
+        return self._written(note, record_of(note, *encode(columns), texts))
 
     def _written(self, note: EpisodeNote, record: list[Any]) -> EpisodeNote | Sent:
         if self._journal is None:
@@ -147,12 +147,12 @@ def recover(directory: str | Path) -> list[EpisodeNote]:
     return [notes[index] for index in sorted(notes)]
 
 
-def keep(path: Path, records: Sequence[Record]) -> None:
+def write_kept(path: Path, records: Sequence[Record]) -> None:
     """Write down what a dataset of these records, in this order, does not hold. Raises OSError with the path."""
     with written(path) as file:
         file.write(FILE_HEAD["kept"])
         for record in records:
-            file.writelines(packed(record.note, checksum(record.buffer[record.begin :]), (), record.extra))
+            file.writelines(record_of(record.note, checksum(record.buffer[record.begin :]), (), record.extra))
 
 
 def reopen(kept: Path, data: Path, parts: Path) -> None:
@@ -186,6 +186,6 @@ def again(kept: Path, data: Path) -> Iterator[tuple[EpisodeNote, list[Any] | Non
     with Reader(data, len(records)) as reader:
         for number, record in enumerate(records):
             blob = reader.blob(number, record.note)
-            pieces = blob and packed(record.note, *blob, record.extra)
+            pieces = blob and record_of(record.note, *blob, record.extra)
             same = pieces and checksum(pieces[0]) == bytes(record.sections[0])
             yield record.note, pieces if same else None

@@ -226,7 +226,7 @@ def _finite(value: Any) -> Any:
 # -- what a person is told --------------------------------------------------------------------------------------------
 
 
-def rows_of(summary: Summary, *, before: int = 0, wanted: int | None = None) -> list[tuple[str, str]]:
+def summary_rows(summary: Summary, *, before: int = 0, wanted: int | None = None) -> list[tuple[str, str]]:
     """(what, value) of a run.
 
     Args:

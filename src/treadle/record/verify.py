@@ -29,7 +29,7 @@ from treadle.record.merge import altered, data_file
 from treadle.record.parts import KEPT, again
 from treadle.record.run_directory import ARGUMENTS, FAILURES, RunFiles
 from treadle.record.shards import shard_of
-from treadle.record.summary import rows_of
+from treadle.record.summary import summary_rows
 from treadle.repro import SUFFIX, Repro
 from treadle.sample.failed import CollectionFailed
 from treadle.sample.run import Run
@@ -98,7 +98,7 @@ def verify(
         once_more = {}
         said.append(f"an episode could not be made again in a fresh environment: {error}")
     for index, (episode, digest, difference) in sorted(unlike.items()):
-        said.append(_told(episode, difference, run.recipe, once_more.get(index, digest) == digest))
+        said.append(_difference_text(episode, difference, run.recipe, once_more.get(index, digest) == digest))
     return {"episodes": sorted(made), "unequal": sorted(unlike)} if made else {}, said
 
 
@@ -117,7 +117,7 @@ def _made(run: Run, chosen: Sequence[int], workers: int | None) -> Iterator[tupl
             yield episode, digest(columns).hex(), columns
 
 
-def _told(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutRecipe, repeats: bool) -> str:
+def _difference_text(episode: Episode, difference: tuple[int, str] | None, recipe: RolloutRecipe, repeats: bool) -> str:
     """Return the warning about an episode. `repeats`: True if both plays in a fresh environment were the same."""
     step, name = difference or (0, "its encoding")
     stateful = recipe.policy not in (None, "random")
@@ -166,7 +166,7 @@ def about(directory: Path) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     rows = [(what, str(arguments[name])) for what, name in named.items() if name in arguments]
     rows += [("unfinished", unfinished)] if unfinished else []
     if summary is not None:
-        rows += [("dataset", str(directory / begun["output"])), *rows_of(summary)]
+        rows += [("dataset", str(directory / begun["output"])), *summary_rows(summary)]
     return rows, {"arguments": arguments, "unfinished": unfinished, "summary": vars(summary) if summary else None}
 
 

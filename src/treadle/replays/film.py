@@ -81,7 +81,7 @@ def film(
     if not isinstance(env, str | None):
         raise UsageError(f"films are made in processes of their own: name the environment, got env={env!r}")
     place = path_of("source", source) if isinstance(source, str | os.PathLike) else None
-    rows = rows_of(place) if place is not None and place.is_dir() else {}
+    rows = by_index(place) if place is not None and place.is_dir() else {}
     indices: list[int | None] = [None]
     if best or worst or failed or episodes:
         indices = [*chosen(rows.values(), best=best, worst=worst, failed=failed, episodes=episodes)]
@@ -155,7 +155,7 @@ def chosen(
     return sorted({*episodes, *found, *[row.index for row in known if row.failed][:failed]})
 
 
-def rows_of(directory: Path) -> dict[int, Outcome]:
+def by_index(directory: Path) -> dict[int, Outcome]:
     """Of what a run has finished, complete or not, and of what failed in it, by index. Nothing of it is unpickled.
 
     Raises:

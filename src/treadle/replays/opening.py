@@ -183,7 +183,7 @@ def kept_out(repro: Repro, *, env: Any, policy: Any, trust: bool) -> Iterator[No
 
 def _refused(repro: Repro, env: Any, policy: Any) -> Iterator[str]:
     """Yield the things that the file asks for and may not have, each with its name and its value."""
-    face, told = repro.about["face"], repro.told
+    face, told = repro.about["face"], repro.shown
     if env is None and not told("make") and (why := _why_not(told("env"))):
         yield f"env {_shown(told('env'))} ({why})"
     if (policy is True or (policy is None and _asks(repro))) and told("policy") not in (None, "random"):

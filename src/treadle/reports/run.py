@@ -25,7 +25,7 @@ from treadle.record.hdf5 import INDEX, library
 from treadle.record.journal import Record
 from treadle.record.outcomes import Outcome, json_of, outcomes_of, tried
 from treadle.record.run_directory import ARGUMENTS, FILMS, LINES, PARTS, SUMMARY
-from treadle.record.summary import read_summary, rows_of
+from treadle.record.summary import read_summary, summary_rows
 from treadle.reports.inert import Inert
 from treadle.sample.scores import ScoreRemark, bootstrap, wilson
 from treadle.sample.skipping import by_cause
@@ -196,7 +196,7 @@ class Run:
         if isinstance(versions, dict):
             yield "versions", self._inert.text(", ".join(f"{name} {version}" for name, version in versions.items()))
         with tried(SUMMARY, []):
-            told = rows_of(read_summary(directory / SUMMARY))
+            told = summary_rows(read_summary(directory / SUMMARY))
             yield from ((what, self._inert.text(value)) for what, value in told if what in TOLD)
 
 

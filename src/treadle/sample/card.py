@@ -19,7 +19,7 @@ OF_LEROBOT = 'from lerobot.datasets.lerobot_dataset import LeRobotDataset\n\ndat
 SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M", 10_000_000: "1M<n<10M"}
 
 
-def rows_of(notes: Sequence[Any], spec: str | None, policy: str) -> list[tuple[str, str]]:
+def card_rows(notes: Sequence[Any], spec: str | None, policy: str) -> list[tuple[str, str]]:
     """The rows of a card on episodes with a length, a total_reward and a success, of the environment with this spec."""
     returns, rate = [each.total_reward for each in notes], success_rate([each.success for each in notes])
     return [

@@ -53,7 +53,7 @@ def pad_batch_array(array: Any, lengths: Any, max_length: int | None = None) -> 
     return trees.map(pad, array)
 
 
-def rows_of(tree: Any, start: int, stop: int | None) -> Any:
+def sliced(tree: Any, start: int, stop: int | None) -> Any:
     """Return rows start to stop-1 (None: to the end) of every array and list; arrays are views."""
     return trees.map(lambda values: values[start:stop], tree)
 
@@ -149,7 +149,7 @@ def join_tables(tables: Sequence[Table], there: Callable[..., Any] | None = None
 def cut_table(table: Table, first: int, last: int, begin: int, end: int) -> Table:
     """Return episodes first to last-1, whose steps are begin to end-1; arrays are views."""
     return {
-        name: rows_of(values, first, last) if name in BY_EPISODE else rows_of(values, begin, end)
+        name: sliced(values, first, last) if name in BY_EPISODE else sliced(values, begin, end)
         for name, values in table.items()
     }
 

@@ -18,7 +18,7 @@ from treadle.samplers.columns import (
     cut_table,
     join_tables,
     pad_batch_array,
-    rows_of,
+    sliced,
 )
 from treadle.samplers.steps import EnvSpec, Infos, StepType, TimeStepBatch, codes_of, types_of
 
@@ -160,8 +160,8 @@ class EpisodeBatch(TimeStepBatch):
         tables = [
             {
                 "episode_infos": {k: np.asarray([v]) for k, v in (path.get("episode_infos") or {}).items()},
-                "observations": rows_of(path["observations"], 0, length if whole else None),
-                "last_observations": rows_of(path[last], -1, None),
+                "observations": sliced(path["observations"], 0, length if whole else None),
+                "last_observations": sliced(path[last], -1, None),
                 **{name: path[name] for name in ("actions", "rewards", "env_infos", "agent_infos")},
                 "step_types": _types_in(path),
                 "lengths": np.array([length], np.int64),
@@ -188,8 +188,8 @@ class EpisodeBatch(TimeStepBatch):
                 cls.trusted(
                     env_spec=env_spec,
                     episode_infos=columns_of(episode.infos[:1]),
-                    observations=rows_of(episode.observations, 0, steps),
-                    last_observations=rows_of(episode.observations, steps, steps + 1),
+                    observations=sliced(episode.observations, 0, steps),
+                    last_observations=sliced(episode.observations, steps, steps + 1),
                     actions=episode.actions,
                     rewards=episode.rewards,
                     env_infos=columns_of(episode.infos[1:]),
@@ -237,12 +237,12 @@ class EpisodeBatch(TimeStepBatch):
     @property
     def observations_list(self) -> list[Any]:
         """Each episode's observations; views."""
-        return [rows_of(self.observations, start, stop) for start, stop in self._ranges()]
+        return [sliced(self.observations, start, stop) for start, stop in self._ranges()]
 
     @property
     def actions_list(self) -> list[Any]:
         """Each episode's actions; views."""
-        return [rows_of(self.actions, start, stop) for start, stop in self._ranges()]
+        return [sliced(self.actions, start, stop) for start, stop in self._ranges()]
 
     def _padded(self, values: Any) -> Any:
         limit = self.env_spec.max_episode_length

@@ -177,7 +177,7 @@ class SamplerFate:
         """Keep a failed request so that it can be replayed."""
         if self._pool.options.recorder:
             try:
-                keep(self._recipes[asked.worker], asked, self.played[asked.worker, asked.incarnation], error)
+                attach_repro(self._recipes[asked.worker], asked, self.played[asked.worker, asked.incarnation], error)
             except Exception as problem:  # noqa: BLE001 - opening updates runs foreign code; the failure is reported
                 log.warning("what worker %d can be replayed from was not kept: %r", asked.worker, problem)
 
@@ -219,7 +219,7 @@ class AgentPlayed:
         return action_of(self._agent, observation)
 
 
-def keep(recipe: SlotRecipe, asked: SamplerRequest, played: int, error: WorkerError) -> None:
+def attach_repro(recipe: SlotRecipe, asked: SamplerRequest, played: int, error: WorkerError) -> None:
     """Attach a repro of the failed request to the error; do nothing for an error in an update.
 
     Args:

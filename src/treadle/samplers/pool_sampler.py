@@ -395,7 +395,7 @@ class PoolSampler(Sampler):
         """
         episodes = _count("episodes", episodes)
         check_root(seed)
-        with self._told(None, episodes, agent_update, env_update, by_index=True) as watch:
+        with self._watched(None, episodes, agent_update, env_update, by_index=True) as watch:
             scores = self._sampling.scores(episodes, seed, watch)
         return evaluation_of(policy_name(self._agents[0]), scores, seed)
 
@@ -405,13 +405,13 @@ class PoolSampler(Sampler):
         return self._spent.verdict()
 
     def _sampled(self, steps: int | None, episodes: int | None, agent_update: Any, env_update: Any) -> Any:
-        with self._told(steps, episodes, agent_update, env_update, self._by_index) as watch:
+        with self._watched(steps, episodes, agent_update, env_update, self._by_index) as watch:
             batch = self._sampling.sample(steps, episodes, watch)
         self.total_env_steps += len(batch.rewards)
         return batch
 
     @contextmanager
-    def _told(
+    def _watched(
         self, steps: int | None, episodes: int | None, agent_update: Any, env_update: Any, by_index: bool
     ) -> Iterator[Watch]:
         """Send the updates, begin to play so many steps or episodes, and yield the `Watch` that shows the progress."""

@@ -156,7 +156,7 @@ class DirectRollouts(Player):
             self.play(observation)
             return False
         except StopIteration as end:
-            record.keep(end.value)
+            record.finish_episode(end.value)
             return True
         except Exception as error:
             told = error if record.asking else misshapen(error)
@@ -370,7 +370,7 @@ class SamplerSlot(EpisodeSlot):
                 if not isinstance(error, Exception) or left <= 0:
                     raise _placed(error, order, index) from None
                 left -= 1
-                yield Mishap(f"{type(error).__name__}: {error}", _told(error, order, index))
+                yield Mishap(f"{type(error).__name__}: {error}", _raised(error, order, index))
                 self._rebuild()
                 rollouts = self._rollouts
                 rollouts.guard(control.stopped)
@@ -442,7 +442,7 @@ class SamplerSlot(EpisodeSlot):
         self._worker.shutdown()
 
 
-def _told(error: BaseException, order: SamplerOrder, index: int | None) -> Raised:
+def _raised(error: BaseException, order: SamplerOrder, index: int | None) -> Raised:
     placed = attributes_of(_placed(error, order, index))
     return Raised.of(error, placed["treadle_phase"], trail=placed.get("treadle_trail"), **placed["treadle_where"])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.samplers.columns import check_steps, join_tables, rows_of
+from treadle.samplers.columns import check_steps, join_tables, sliced
 
 
 class StepType(enum.IntEnum):
@@ -252,7 +252,7 @@ class TimeStepBatch:
     def to_time_step_list(self) -> list[dict[str, Any]]:
         """Return one dict a step, whose columns have one row."""
         columns = {name: getattr(self, name) for name in COLUMNS}
-        return [{name: rows_of(values, i, i + 1) for name, values in columns.items()} for i in range(len(self))]
+        return [{name: sliced(values, i, i + 1) for name, values in columns.items()} for i in range(len(self))]
 
     @classmethod
     def from_time_step_list(cls, env_spec: EnvSpec, ts_samples: Sequence[dict[str, Any]]) -> TimeStepBatch:

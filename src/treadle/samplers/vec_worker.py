@@ -114,7 +114,7 @@ class ManyEnvs(DefaultWorker):
         """Add the place to an error of environment i. Its state is unknown, so all environments begin anew."""
         self._needs_env_reset = True
         in_step(error, step, episode)
-        if (trail := self._trails[i].told()) is not None:
+        if (trail := self._trails[i].entries()) is not None:
             attributes_of(error)["treadle_trail"] = {**trail, "env": i}
         if isinstance(error, Mismatch):
             error.name = f"environment {i}'s observation"

@@ -214,7 +214,7 @@ class EnvProbe(Program):
             seen.resets.append(time.perf_counter() - start)
             observation, info = first_observation(result)
             checked.spaces(f"reset {len(seen.resets)}")
-            seen.records.append((0, checked.observed(observation, "reset"), 0, 0, 0, checked.told(info, "reset")))
+            seen.records.append((0, checked.observed(observation, "reset"), 0, 0, 0, checked.info(info, "reset")))
             yield
             given = None
             while left > 0 and not over:
@@ -238,7 +238,7 @@ class EnvProbe(Program):
                 if reward != reward:
                     seen.odd("nan", f"the reward of step {t} of an episode is NaN")
                 record = checked.observed(observation, f"step {t}"), print_of(float(reward))
-                seen.records.append((0, *record, int(terminated), int(truncated), checked.told(info, f"step {t}")))
+                seen.records.append((0, *record, int(terminated), int(truncated), checked.info(info, f"step {t}")))
                 yield
 
     def raises(self, seed: int) -> None:
@@ -337,7 +337,7 @@ class Checked:
             if now is not space and now != space:
                 self._odd("space", f"{name} is {shown(now)} after {where}, and was {shown(space)}: it must stay")
 
-    def told(self, info: Any, where: str) -> int:
+    def info(self, info: Any, where: str) -> int:
         """Check an info and return its number."""
         try:
             number = print_of(info)

@@ -144,7 +144,7 @@ class Core:
     single_action_space: gym.Space
     partly: bool = False
 
-    def check_whole(self) -> None:
+    def check_all_slots(self) -> None:
         """Raise UsageError without a last batch of all slots, from which rollouts go on."""
         if self.partly:
             raise UsageError("rollouts go on from the last batch of all slots: use another vector for partial batches")

@@ -300,7 +300,7 @@ class VectorEnv(SlotCalls):
         check_whole(none=False, steps=steps)
         if policy is not None and not callable(policy):
             raise UsageError(f"policy is called with observations, and a {type(policy).__name__} cannot be called")
-        self._core.check_whole()
+        self._core.check_all_slots()
         if not self._core.counts.begun:
             self.reset()
         if self._rollouts is None:

@@ -281,7 +281,7 @@ class PartialBatches:
             if slot in raised:
                 self._state[slot] = STALE
                 error = failure.task_error(raised[slot], worker.at(slot), self._calls.reset_of([slot]))
-                self._errors.append(self._calls.keep(error, noted=True))
+                self._errors.append(self._calls.with_repro(error, noted=True))
             else:
                 self._state[slot] = READY
                 self._ready.append(slot)

@@ -86,7 +86,7 @@ class Arrived:
         return self.held[self.number]
 
 
-def packed(factories: list[Any], slots: Sequence[int], start_method: str | None) -> tuple[bytes, Carrier]:
+def pickled(factories: list[Any], slots: Sequence[int], start_method: str | None) -> tuple[bytes, Carrier]:
     """Return a worker's pickled factories, one a slot, and the descriptors that go along.
 
     Raises CannotTravel.

@@ -74,7 +74,7 @@ class ProcessCommon(Common):
         self._pickles: dict[bytes, None] = {}
 
     def spec(self, index: int, slots: tuple[int, ...], factories: Sequence[Callable[[], Any]]) -> WorkerSpec:
-        programs, carrier = carried.packed(list(factories), slots, self.start_method)
+        programs, carrier = carried.pickled(list(factories), slots, self.start_method)
         self.carriers[index] = carrier
         self._pickles[programs] = None
         return WorkerSpec(index, slots, programs, len(carrier.files))

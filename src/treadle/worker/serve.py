@@ -192,7 +192,7 @@ class Server:
             for i in indices:
                 view.settle_row(i)
         if infos or loose or finals or raised:
-            return self.told(infos, loose, finals, raised, actions)
+            return self.extras(infos, loose, finals, raised, actions)
         return None
 
     def _timing(self, todo: Iterator[Any], id: int) -> Iterator[Any]:
@@ -306,7 +306,7 @@ class Server:
             except self._catch as error:
                 raised[i] = self._raised(i, error, "reset")
             rows.done[i] = id  # type: ignore[union-attr]
-        return self.told(infos, loose, {}, raised) if infos or loose or raised else None
+        return self.extras(infos, loose, {}, raised) if infos or loose or raised else None
 
     # -- calls and streams -------------------------------------------------------------------------------------------
 
@@ -373,7 +373,7 @@ class Server:
         if self._rows is not None:
             self._rows.seed[i] = seed if seed is not None and 0 <= seed < 2**63 else -1
 
-    def told(
+    def extras(
         self,
         infos: dict[int, Any],
         loose: dict[int, list[Any]],

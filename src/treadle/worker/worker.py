@@ -282,7 +282,7 @@ class Worker(ABC):
         if self.state is not State.LATE or not isinstance(self.failure, WorkerTimeout):
             self.failure = error
 
-    def packed(self, payload: Any) -> Any:
+    def encoded(self, payload: Any) -> Any:
         """Return a payload in the form that `send` takes. Raises UsageError when it cannot travel, and TooManyFiles."""
         try:
             return self.pack(payload)
