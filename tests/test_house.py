@@ -11,7 +11,7 @@ import sys
 import threading
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -505,6 +505,29 @@ def test_what_is_too_large_is_seen_and_so_is_a_row_that_allows_too_much() -> Non
     assert len(beyond({"a": 561}, 500, {"a": 560})) == 1
     assert len(beyond({"a": 510}, 500, {"a": 560}, slack=40)) == 1
     assert len(beyond({}, 500, {"a": 560})) == 1
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
+
+
+def several(sources: Iterable[str]) -> list[str]:
+    """Names of public classes that more than one of these modules defines."""
+    counts: Counter[str] = Counter()
+    for source in sources:
+        nodes = ast.parse(source).body
+        counts.update({each.name for each in nodes if isinstance(each, ast.ClassDef) and each.name[0] != "_"})
+    return sorted(name for name, count in counts.items() if count > 1)
+
+
+def test_class_names_of_several_modules_only_become_fewer() -> None:
+    """A name has one meaning."""
+    found, allowed = several(source for source, _ in source_files().values()), BEYOND["classes"]
+    assert len(found) <= allowed, found
+    assert len(found) == allowed, f"{len(found)} names are left; lower `classes` in tests/house.toml"
+
+
+def test_a_class_name_of_two_modules_is_seen() -> None:
+    assert several(["class A: ...\nclass _B: ...", "class A: ...\nclass _B: ...", "class C: ..."]) == ["A"]
 
 
 # --- circles ----------------------------------------------------------------------------------------------------------
