@@ -502,7 +502,7 @@ def test_a_policy_that_carries_something_over_is_not_called_an_environment(tmp_p
     play = ("collect", f"{ZOO}:Walk", "--episodes", 9, "--workers", 1, "--policy", f"{ZOO}:CountsCalls")
     done = treadle(*play, "--out", tmp_path / "o", "--seed", 1)
     assert done.returncode == 0
-    assert "a reset(seed=...) or rng mends the other" in one_line(done.stderr)
+    assert "for the policy a reset(seed=...) or rng" in one_line(done.stderr)
 
 
 def test_an_environment_without_a_spec_is_noted(tmp_path: Path) -> None:
