@@ -92,7 +92,7 @@ def test_what_is_asked_of_one_that_waits_for_a_node_waits_with_it() -> None:
     there, cluster.there = cluster.there, []
     worker = worker_on(cluster, shared=True)
     worker.see(Event.HELLO)
-    worker.send(Request(7, Op.CALL), worker.packed({0: ("get", (), {})}), (0,), None)
+    worker.send(Request(7, Op.CALL), worker.encoded({0: ("get", (), {})}), (0,), None)
     assert worker.take() is None
     assert not worker.ended()
     cluster.there, worker.common._looked = there, float("-inf")
@@ -110,7 +110,7 @@ def test_a_stream_that_waits_for_a_node_is_stopped_when_it_begins() -> None:
     cluster = Cluster()
     worker = worker_on(cluster, shared=True)
     worker.see(Event.HELLO)  # by another one's
-    worker.send(Request(7, Op.STREAM), worker.packed({0: None}), (0,), None)
+    worker.send(Request(7, Op.STREAM), worker.encoded({0: None}), (0,), None)
     worker.stop(7)
     cluster.calls[0][1](message_of((0, Hello(2, ()))), None)
     assert worker.take() is None
@@ -123,7 +123,7 @@ def test_nobody_waits_longer_for_a_node_than_for_a_start() -> None:
     cluster.there = []
     worker = worker_on(cluster, shared=True)
     worker.see(Event.HELLO)
-    worker.send(Request(7, Op.CALL), worker.packed(None), (0,), 1.0)
+    worker.send(Request(7, Op.CALL), worker.encoded(None), (0,), 1.0)
     assert not worker.ended()
     assert worker.turn > 0  # no deadline runs while nobody is at work
     worker.common.options.start_timeout = -1.0
@@ -135,7 +135,7 @@ def test_what_was_not_posted_waits_for_another_node_when_the_first_never_was_the
     cluster = Cluster()
     worker = worker_on(cluster, shared=True)
     worker.see(Event.HELLO)
-    worker.send(Request(7, Op.CALL), worker.packed(None), (0,), None)
+    worker.send(Request(7, Op.CALL), worker.encoded(None), (0,), None)
     cluster.calls[0][1](None, NeverBegan("its node is gone"))
     assert not worker.ended()
     cluster.there, worker.common._looked = [Machine("b", "10.0.0.2", 4)], float("-inf")

@@ -100,7 +100,7 @@ def test_the_best_the_worst_and_those_that_failed(tmp_path: Path, capfd: pytest.
     assert Path(failed["film"]).name.startswith(f"episode-{BAD_EPISODE:04}_return-")
     assert failed["film"].endswith("_error.png")
     assert len(pictures(Path(failed["film"]))) == BAD_STEP, "the reset, and all steps before the one that raised"
-    returns = {row.index: row.total_reward for row in film_module.rows_of(out).values() if row.end != "error"}
+    returns = {row.index: row.total_reward for row in film_module.by_index(out).values() if row.end != "error"}
     ends = {f"episode-{pick(returns, key=returns.get):04}_return-" for pick in (min, max)}
     assert {name[:20] for name in names if "error" not in name} == ends
     (again,) = treadle.film(out / "failures" / f"episode-{BAD_EPISODE}.repro", out=tmp_path / "f")

@@ -140,7 +140,7 @@ def test_a_request_that_could_not_be_sent_is_not_owed() -> None:
     worker = Refusing()
     worker.see(Event.HELLO)
     with pytest.raises(UsageError, match="cannot pickle this"):
-        worker.packed("this")
+        worker.encoded("this")
     with pytest.raises(OSError, match="no buffers"):
         worker.send(Request(1, Op.CALL), None, (0,), None)
     assert worker.state is State.IDLE
