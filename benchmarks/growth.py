@@ -56,10 +56,10 @@ def memory(episodes: int) -> tuple[float, float, float]:
     return early, resident_mib(), episodes / (time.perf_counter() - began)
 
 
-def resumed(episodes: int) -> tuple[float, float, float]:
-    """Of a run that is stopped after so many episodes, seconds until a resume has made another; of a complete run of so
-    many, seconds to store one more; and seconds to merge so many."""
-    whole, at = episodes + episodes // 10, dict[str, float]()
+def resumed(episodes: int, whole: int) -> tuple[float, float, float]:
+    """Of a run of `whole` episodes that is stopped after `episodes`, seconds to merge these, seconds until a resume has
+    made another, and seconds to store one more once the run is complete."""
+    at = dict[str, float]()
 
     def stop(now: Standing) -> None:
         at["stopped"] = time.perf_counter()
@@ -80,7 +80,7 @@ def resumed(episodes: int) -> tuple[float, float, float]:
         goes_on = at["goes on"] - began
         began = time.perf_counter()
         treadle.collect_dataset(Short, episodes=whole + 1, resume=True, **run)
-        return goes_on, time.perf_counter() - began, merged
+        return merged, goes_on, time.perf_counter() - began
 
 
 def stepped(slots: int, **options: Any) -> tuple[float, float]:
@@ -116,11 +116,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows.append((f"{slots:,} slots, us a slot: in the caller, in two workers", f"{alone:.1f}, {beside:.1f}"))
         progress(str(rows[-1]))
     rows.append((f"seconds to close {SLOTS[-1]:,} slots in two workers", f"{close:.2f}"))
-    stored = f"{options.stored:,} episodes"
-    goes_on, more, merged = resumed(options.stored)
+    stored, whole = f"{options.stored:,} episodes", options.stored + options.stored // 10
+    merged, goes_on, more = resumed(options.stored, whole)
     rows.append((f"seconds until a run that was stopped after {stored} makes the next", f"{goes_on:.1f}"))
     rows.append((f"seconds to merge {stored} at a run's end", f"{merged:.0f}"))
-    rows.append((f"seconds to store one more episode in a complete run of {stored}", f"{more:.0f}"))
+    rows.append((f"seconds to store one more episode in a complete run of {whole:,} episodes", f"{more:.0f}"))
     text = [
         f"{datetime.date.today()}. {facts['cpu']}, {facts['cores']} cores, {facts['system']}; load average at start "
         f"{facts['load_at_start']:g}. CartPole; episodes of two empty steps.",

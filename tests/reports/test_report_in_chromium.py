@@ -91,12 +91,14 @@ def test_it_is_sorted_and_opened_by_keyboard(browser: Any, pages: dict[str, Path
     assert opened.title == f"Episode {number}"
     assert page.url.endswith(f"#e{number}")
     page.keyboard.press("Escape")
-    page.locator("dialog").wait_for(state="hidden")
-    page.locator(f"a:focus:text-is('{number}')").wait_for()
+    page.locator(f"a:focus:text-is('{number}')").wait_for()  # the browser gives the focus back a moment later
+    assert not page.locator("dialog").is_visible()
+    assert page.evaluate("document.activeElement.textContent") == number
     page.locator("input[type=search]").focus()
     page.keyboard.type("17")
     page.keyboard.press("Enter")
     page.locator("#which", has_text="Episode 17").wait_for()  # an address opens its episode a moment later
+    assert opened.title == "Episode 17"
     page.close()
 
 
@@ -108,7 +110,8 @@ def test_an_address_opens_its_episode_and_a_filter_shows_its_own(browser: Any, p
         page.wait_for_selector("dialog[open]")
         assert opened.title == f"Episode {number}"
         page.keyboard.press("Escape")
-        page.locator(f"a:focus:text-is('{number}')").wait_for()  # the browser gives the focus back a moment later
+        page.locator(f"a:focus:text-is('{number}')").wait_for()
+        assert page.evaluate("document.activeElement.textContent") == str(number)
         page.locator(".tools button", has_text="no success").click()
         assert set(page.locator("#rows tr:not(.gap) td:nth-child(6)").all_inner_texts()) == {"○ no success"}
         assert page.locator("#rows tr").count() <= most
