@@ -7,7 +7,7 @@ Each row of the vector plays an episode with weights of its own, and the best of
 is one vector behind dm_env's interface: a row's time steps go from FIRST by MID to LAST, and its discount at LAST is 0
 where the pole fell and 1 where only the time was over. A row that is done plays on, uncounted, until all are.
 
-Needs dm_env (`pip install 'treadle[dm_env]'`).
+Needs dm_env (`pip install 'treadle[dm-env]'`).
 """
 
 from __future__ import annotations

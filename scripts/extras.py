@@ -136,7 +136,7 @@ JOBS: dict[str, tuple[str, Callable[[Path], None]]] = {  # extra -> extras that 
     "mujoco": ("", plays("HalfCheetah-v5")),
     "video": ("data", video),
     "pettingzoo": ("", pettingzoo),
-    "dm_env": ("", dm_env),
+    "dm-env": ("", dm_env),
     "lerobot": ("cli", lerobot),
     "sb3": ("", sb3),
     "tianshou": ("", tianshou),

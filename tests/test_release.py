@@ -1,5 +1,6 @@
 """What a release is made of; `make release` builds and checks it with the tools for that."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -24,3 +25,18 @@ def test_the_sdist_has_what_make_needs() -> None:
 
 def test_the_issue_form_asks_for_the_machine() -> None:
     assert "treadle info" in (ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml").read_text(encoding="utf-8")
+
+
+def test_an_extra_is_named_as_older_pips_know_it() -> None:
+    """The wheel holds the normal form of each name: pip 23.2, of Python 3.11, passes over `treadle[dm_env]`."""
+    extras = {*PROJECT["project"]["optional-dependencies"]}
+    assert extras == {re.sub(r"[-_.]+", "-", extra).lower() for extra in extras}
+    texts = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]
+    told = [name for path in texts for name in re.findall(r"treadle\[([\w,.-]+)\]", path.read_text(encoding="utf-8"))]
+    asked = [
+        name
+        for path in (ROOT / "src").rglob("*.py")
+        for name in re.findall(r'needed\(".*", "(.+)"\)', path.read_text(encoding="utf-8"))
+    ]
+    assert len(asked) > 10
+    assert {each for name in told + asked for each in name.split(",")} <= extras

@@ -21,7 +21,7 @@ from treadle import trees
 from treadle.errors import UsageError, needed
 from treadle.vector.make_vec import vector_of
 
-with needed("treadle.dm_env needs dm_env", "dm_env"):
+with needed("treadle.dm_env needs dm_env", "dm-env"):
     import dm_env
     from dm_env import specs
 
