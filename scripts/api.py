@@ -17,7 +17,8 @@ from pathlib import Path
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 HEAD = """# Public names
 
-Made by `scripts/api.py` of the tables that `import treadle` loads from. `help(treadle.collect)` says all of each.
+`scripts/api.py` makes this page. The first line of a name's docstring stands beside it; `help(treadle.collect)` shows
+all of it.
 """
 ROOMS = {  # a module that users import -> what its names are for
     "treadle": "Vectors, episodes, datasets, evaluations, replays, errors.",
