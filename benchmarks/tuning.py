@@ -1,7 +1,8 @@
 """`python -m benchmarks.tuning`: is the line that `treadle tune` prints the best of what it has tried?
 
-`treadle.tune` runs ten times on each row. The medians of an arrangement's rates over all ten runs say what it is worth.
-A run is right when its line is worth at least 95 % of the best arrangement of that run.
+`treadle.tune` runs several times on each row. An arrangement is worth the median of its standings over all runs, each
+as a multiple of the first arrangement's in the same run. A run is right when its line is worth at least 95 % of the
+best arrangement of that run.
 """
 
 import argparse
@@ -19,11 +20,12 @@ LEAST = 0.95
 
 def judged(runs: list[Tuning]) -> list[float]:
     """For each run of a row, what its line is worth: a share of the best of its arrangements."""
-    rates = defaultdict[str, list[float]](list)
+    standings = defaultdict[str, list[float]](list)
     for run in runs:
-        for how, turns in run.rates.items():
-            rates[str(how)].append(median(turns))
-    worth = {how: median(found) for how, found in rates.items()}
+        first = next(iter(run.standings.values()))
+        for how, share in run.standings.items():
+            standings[str(how)].append(share / first)
+    worth = {how: median(found) for how, found in standings.items()}
     return [worth[str(run.best)] / max(worth[str(how)] for how in run.rates) for run in runs]
 
 

@@ -66,6 +66,14 @@ def test_the_simplest_of_those_that_are_level_is_best() -> None:
     assert "cores" not in str(slower)
 
 
+def test_rounds_on_a_slow_machine_change_no_standing() -> None:
+    # the rates halve from the third round on: the medians alone would prefer what was tried in the first rounds only
+    rates = {ALONE: [60.0, 60.0], Arrangement(2): [100.0, 100.0, 50.0, 50.0, 50.0]}
+    found = Tuning("'CartPole-v1'", 8, rates, dict.fromkeys(rates, ""))
+    assert found.standings == {ALONE: 0.6, Arrangement(2): 1.0}
+    assert found.best == Arrangement(2)
+
+
 class Waits(gym.Env[Any, Any]):
     """A step that leaves its core idle is what workers gain on; an event with a limit stands for a simulator."""
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from statistics import median
+from operator import truediv
+from statistics import fmean, median
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +32,8 @@ from treadle.worker.options import MOST_WORKERS
 
 MOST, TURN = 6, 0.2  # the most arrangements; seconds of each in a round
 ROUNDS = 4  # at least
-LEVEL = 0.03  # relative difference of medians up to which they count as equal: the simpler arrangement then wins
+LEVEL = 0.02  # relative difference of standings up to which they count as equal: the simpler arrangement then wins
+SLOW = 0.85  # of the best standing: below it an arrangement is not tried in the second half of the time
 DRAWN = 64  # random actions of each slot
 
 
@@ -62,7 +64,8 @@ class Tuning:
 
     Attributes:
         env, num_envs: the environment as code, and the number of them.
-        rates: arrangement -> steps a second in each round; the simplest arrangement first.
+        rates: arrangement -> steps a second in each round; the simplest arrangement first. A slow arrangement is
+            tried in the first rounds alone.
         verdicts: arrangement -> the verdict on its vector.
         others: cores that other programs used meanwhile; None: unknown.
     """
@@ -74,10 +77,21 @@ class Tuning:
     others: float | None = None
 
     @property
+    def standings(self) -> dict[Arrangement, float]:
+        """Arrangement -> median over its rounds of its rate, as a share of the mean rate in the same round.
+
+        The mean is of the arrangements that were tried in all rounds. So a machine that is slow for some rounds changes
+        no standing.
+        """
+        most = max(map(len, self.rates.values()))
+        means = [*map(fmean, zip(*(rates for rates in self.rates.values() if len(rates) == most), strict=True))]
+        return {each: median(map(truediv, rates, means)) for each, rates in self.rates.items()}
+
+    @property
     def best(self) -> Arrangement:
         """The simplest of the arrangements that are as fast as the fastest, within `LEVEL`."""
-        medians = {each: median(rates) for each, rates in self.rates.items()}
-        return next(each for each, rate in medians.items() if rate >= (1 - LEVEL) * max(medians.values()))
+        found = self.standings
+        return next(each for each, share in found.items() if share >= (1 - LEVEL) * max(found.values()))
 
     @property
     def code(self) -> str:
@@ -233,12 +247,15 @@ def tune(
         running.sort(key=lambda each: (each.how.least is not None, each.how.workers or 0))
         result.rates = {each.how: [] for each in running}
         usage = Usage(SimpleNamespace(workers=[it for each in running for it in each.vector._pool.workers]))
-        end, at = time.monotonic() + seconds, 0
+        end, at, tried = time.monotonic() + seconds, 0, running
         while time.monotonic() < end or at < ROUNDS:
             progress(f"round {at + 1}")
-            for each in running[at % len(running) :] + running[: at % len(running)]:
+            for each in tried[at % len(tried) :] + tried[: at % len(tried)]:
                 result.rates[each.how].append(each.turn(TURN))
             at += 1
+            if tried is running and at >= ROUNDS and time.monotonic() > end - seconds / 2:
+                found = result.standings
+                tried = [each for each in running if found[each.how] >= SLOW * max(found.values())]
         if used() is not None:
             result.others = round(usage.since().others, 2)
         for each in running:
