@@ -1,13 +1,11 @@
 """Verdicts tried: workloads that are known to be bound by one kind, what the verdict says of each, and what its advice
 brings when it is followed.
-
-usage: python -m benchmarks.verdicts [NAME ...]
 """
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -236,4 +234,6 @@ def main(names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="parts of the names of workloads; default: all workloads")
+    main(parser.parse_args().names)

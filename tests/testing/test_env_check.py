@@ -267,7 +267,7 @@ def test_advice_is_given_once_and_each_part_is_told_before_it_begins() -> None:
     for what in ("one", "two"):
         report.fault("space", what)
     assert str(report).count("-> cast it") == 1
-    check_env(ZOO["StepRaises"], **QUICK, told=told.append)
+    check_env(ZOO["StepRaises"], **QUICK, progress=told.append)
     assert told[:2] == ["its constructor", "its first steps"]
     assert told[-1] == "in a spawned process"
 

@@ -14,7 +14,7 @@ from treadle.testing.env_check import check_env
 def run(options: Check) -> int:
     """Check, print the verdict, and return the exit code."""
     with own_stdout(options.json) as out:
-        report = check_env(**options.arguments(), told=tell)
+        report = check_env(**options.arguments(), progress=tell)
         tell("")
         print(dumps(report.as_dict(), indent=2) if options.json else report, file=out)
     return failures.OK if report.ok else failures.FAILED

@@ -116,7 +116,7 @@ def check_env(
     timeout: float = 30.0,
     env_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env], gym.Env]] = (),
-    told: Callable[[str], None] = lambda doing: None,
+    progress: Callable[[str], None] = lambda doing: None,
 ) -> Report:
     """Play an environment in worker processes, and report its faults.
 
@@ -139,7 +139,7 @@ def check_env(
         timeout: seconds after which a constructor, a step or a reset counts as hanging and is killed. Gymnasium's
             checker, and the check of states, get so many seconds in addition to their expected time.
         env_kwargs, wrappers: as for `treadle.collect`.
-        told: called with a few words for each part before it begins.
+        progress: called with a few words for each part before it begins.
 
     Returns:
         The report, to be printed. `ok` is True without a fault. The worst finding comes first.
@@ -149,7 +149,7 @@ def check_env(
     """
     recipe = EnvRecipe.of(env_of(env), env_kwargs, wrappers)
     report = Report(env_name(recipe.env), ADVICE)
-    check = Check(report, recipe, steps, seed, seconds, timeout, told)
+    check = Check(report, recipe, steps, seed, seconds, timeout, progress)
     try:
         check.run()
     except Stopped:
