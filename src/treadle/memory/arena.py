@@ -71,7 +71,14 @@ class Arena:
     """A growing shared memory file and this process's mappings of it."""
 
     def __init__(self, *, shared: bool = True, fd: int | None = None) -> None:
-        """Make a new arena, or with `fd` (which is taken over) open the one that another process made."""
+        """Make a new arena, or open the one that another process made.
+
+        Args:
+            shared: False: anonymous memory, for a pool without processes.
+            fd: the file of another process's arena; `forget` closes it. None: make a new arena.
+
+        Raises TooManyFiles.
+        """
         self.fd = fd if fd is not None else (anonymous_file() if shared else -1)
         self._size = 0
         self._maps: list[mmap.mmap | None] = []  # None: dropped
@@ -97,16 +104,19 @@ class Arena:
         self._map(offset, nbytes)
 
     def join(self, segments: list[tuple[int, int]]) -> None:
-        """Map the segments that another process has allocated since."""
+        """Map those of `segments`, the list of another process, that this arena does not have yet. Raises OSError."""
         for offset, nbytes in segments[len(self.segments) :]:
             self._map(offset, nbytes)
 
     def array(self, field: Field) -> np.ndarray:
-        """Return a fresh array over a field. It keeps the mapping alive; writing to it writes to the arena."""
+        """Return a fresh array over a field: it keeps the mapping alive, and what is written to it is in the arena.
+
+        Raises ClosedPool after `forget`, and ArenaError for a segment that was dropped.
+        """
         return np.ndarray(field.shape, field.dtype, self._mapped(field.segment), field.offset)
 
     def buffer(self, field: Field) -> tuple[mmap.mmap, int]:
-        """Return the mapping and the offset of a field, for callers that make arrays by the thousand."""
+        """Return a field's mapping and offset, for callers that make arrays by the thousand. Raises as `array`."""
         return self._mapped(field.segment), field.offset
 
     def drop(self, segment: int) -> None:
@@ -245,7 +255,7 @@ def _cgroup_room() -> int | None:
 
 
 def text_of(path: str | Path) -> str:
-    """Return the text of a kernel's file; "": it does not exist."""
+    """Return the text of a kernel's file; "": it does not exist or cannot be read."""
     try:
         with open(path) as file:
             return file.read()

@@ -61,7 +61,10 @@ class Buffer:
 
 
 class Region(NamedTuple):
-    """A part of a buffer, as it travels: bytes `start` to `end`. `segments`: of the arena, when the buffer was new."""
+    """A part of a buffer, as it travels: bytes `start` to `end` - 1 of the arena's segment `segment`.
+
+    `segments`: (offset in the file, bytes) of each of the arena's segments when the buffer was made.
+    """
 
     segment: int
     segments: list[tuple[int, int]]

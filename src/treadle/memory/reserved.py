@@ -33,7 +33,13 @@ def reserved(*, huge: bool = False) -> mmap.mmap:
 
 
 class ResultBuffer(Buffer):
-    """The memory of one result's array. `filled`: bytes in use; `touched`: bytes that have become memory."""
+    """The memory of one result's array.
+
+    Attributes:
+        filled: bytes in use.
+        touched: bytes that have become memory.
+        dtype, row: the dtype of the pieces, and the shape of one row.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,11 +49,11 @@ class ResultBuffer(Buffer):
         self.row: tuple[int, ...] = ()
 
     def begin(self, array: np.ndarray) -> None:
-        """Begin to hold arrays like this one."""
+        """Begin a result whose pieces have this array's dtype and shape of a row. Nothing is copied yet."""
         self.filled, self.dtype, self.row = 0, array.dtype, array.shape[1:]
 
     def add(self, array: np.ndarray) -> np.ndarray | None:
-        """Append a copy, and return it; None: it has another dtype or shape, or no room is left."""
+        """Append a copy and return it; None: the array has another dtype or shape of a row, or no room is left."""
         start = self.filled
         if array.dtype != self.dtype or array.shape[1:] != self.row or start + array.nbytes > len(self.memory):
             return None
@@ -58,7 +64,7 @@ class ResultBuffer(Buffer):
         return copy
 
     def whole(self, pieces: Sequence[np.ndarray]) -> np.ndarray | None:
-        """Return the pieces as one lent array, if they are all that was added, from the first piece on; else None."""
+        """Return pieces as one lent array; None unless they are the copies of `add`, from the first one on."""
         at = np.frombuffer(self.memory, np.uint8, 1).__array_interface__["data"][0]
         for piece in pieces:
             if piece.__array_interface__["data"][0] != at or piece.dtype != self.dtype or piece.shape[1:] != self.row:
@@ -96,7 +102,11 @@ class ResultBuffers:
         self._filling = {}
 
     def lay(self, key: Any, array: np.ndarray) -> np.ndarray:
-        """Add the next piece of the result's array `key`; return a small one as it is, else a copy in the buffer."""
+        """Add the next piece of the result's array `key`, and return the piece or its copy.
+
+        A copy lies in the buffer, or in memory of its own if it does not fit there. An array of objects, and a small
+        first piece, are returned as they are.
+        """
         buffer = self._filling.get(key)
         if buffer is None:
             if array.nbytes < LEAST or array.dtype.hasobject:
@@ -107,7 +117,7 @@ class ResultBuffers:
         return np.copy(array) if copy is None else copy
 
     def joined(self, pieces: Sequence[np.ndarray]) -> np.ndarray | None:
-        """Return laid pieces as one array; None if they were not laid, or are not all of it."""
+        """Return pieces of `lay` as one array; None unless they are those of one buffer, from its first one on."""
         for buffer in self._filling.values():
             if buffer.free and (found := buffer.whole(pieces)) is not None:
                 return found
@@ -122,5 +132,5 @@ class ResultBuffers:
         return buffer
 
     def clear(self) -> None:
-        """Give back buffers of which nothing is held, and keep none from now on."""
+        """Forget all buffers. Arrays that are still held keep their memory."""
         self._buffers, self._filling = {}, {}

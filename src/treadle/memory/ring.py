@@ -107,6 +107,8 @@ class Ring(Buffer):
         spare: True if the last block is only copied from.
 
     Attributes:
+        first, steps: the number of its first block, and how many blocks it has.
+        spare: the number of the block that is only copied from; -1: there is none.
         aimed: the block that `take` returns, whichever blocks are free; None: a free one.
         target: the ring of the blocks that were aimed at last; it hands them out.
         finals: the terminal observations of all blocks; an array a leaf, None for one without a fixed shape.
@@ -182,7 +184,7 @@ class Ring(Buffer):
         return arrays
 
     def whole(self, steps: int) -> RolloutArrays:
-        """Return arrays over its first `steps` blocks, lent together. The ring must be free."""
+        """Return arrays over the ring's first `steps` blocks, lent together. The ring must be free."""
         f = self.fields
 
         def arrays(fields: Sequence[Field | None], rows: int) -> list[Any]:
@@ -228,6 +230,8 @@ class RowFields:
     """All rows of a pool beside its rings, planned by the caller and mapped by all processes.
 
     Attributes:
+        actions: [n, *shape] a leaf; None for a loose leaf.
+        done, began, own, episode, seed: int64[n], as in this module's docstring.
         times: int64[4, n], a row each of `TIMES`.
         table: int64[TABLE, 4]: first block, steps (0: no ring), place in the file and bytes of each ring; the standing
             one comes first.
@@ -302,7 +306,7 @@ class Rings:
     # -- in the caller's process -------------------------------------------------------------------------------------
 
     def open(self, steps: int, **about: Any) -> Ring:
-        """Open a new ring; `about` as of `Ring`. Raises ArenaError."""
+        """Open a new ring of `steps` blocks; `about`: `least` and `spare` of `Ring`. Raises ArenaError."""
         plan = self.arena.plan()
         fields = self._planned(plan, steps)
         self.arena.grow(plan)
@@ -339,10 +343,19 @@ class Rings:
 class RowMemory:
     """The rows of all slots, in the caller's process.
 
+    Args:
+        arena: where they lie.
+        descriptions: of the slots, with `observation_space`, `action_space`, `numpy_integers` and `finals`.
+        blocks: batches of the standing ring, besides the spare.
+
+    Raises LayoutsDiffer and ArenaError.
+
     Attributes:
-        observations, actions: of every slot.
-        array: the array of a field.
-        done: the latest request that each slot has answered.
+        observations, actions: the layouts that all slots share.
+        array: the function that returns the array of a field.
+        fields: the places of the rows.
+        done: int64[n], the number of the latest request that each slot has answered.
+        rings: all rings of the pool.
         standing: the ring of batches, the first of `rings`.
     """
 
@@ -364,7 +377,7 @@ class RowMemory:
 
 
 def _common_layout(descriptions: Sequence[Any], name: str) -> Layout:
-    """Return the layout of all slots. Bounds may differ between slots; keys, shapes and dtypes may not."""
+    """Return the layout of all slots. Bounds may differ between slots. Raises LayoutsDiffer for anything else."""
     spaces = [getattr(d, name) for d in descriptions]
     first = Layout.of(spaces[0])
     seen = {id(spaces[0])}

@@ -1,7 +1,7 @@
 """`treadle.film`: episodes of a run, chosen by their results, each played again in a process of its own and rendered.
 
-They are played as `treadle.replay` plays them: from the recorded actions, without the policy. Each has a process of
-its own, so that an environment or a driver that harms its process harms one film.
+Episodes are played as `treadle.replay` plays them: from the recorded actions if there are any, else by the recorded
+policy. Each has a process of its own, so that an environment or a driver that harms its process harms one film.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from treadle.wire.bell import cores
 
 
 class Film(NamedTuple):
-    """One episode's.
+    """The film of one episode.
 
     Attributes:
         path: the file; None: nothing of the episode could be rendered.
-        replay: the result of playing it. Where it is not `as_recorded`, part of the film is another episode's. From the
-            first value that differs on, its pictures have a red edge, and the line under them is red.
+        replay: the result of playing the episode. If it is not `as_recorded`, part of the film shows another episode.
+            From the first value that differs on, pictures have a red edge, and the line under them is red.
     """
 
     path: Path | None
@@ -58,23 +58,27 @@ def film(
     trust: bool = False,
     timeout: float | None = None,
 ) -> list[Film]:
-    """Film episodes afterwards: played again in worker processes from recorded actions, rendered off-screen.
+    """Film episodes afterwards: played again in child processes from recorded actions, rendered off-screen.
 
     A film has a picture of the reset and one of each step, at the environment's own rate (`render_fps`). It is an .mp4
     or, without the extra `video`, an animated PNG. Its name is "episode-0017_return-20.0_failure": index, return, end.
+    Episodes without recorded actions are played by the recorded policy.
 
     Args:
         source: the directory of a run, complete or not; or another source of `treadle.replay`.
-        best, worst: of a directory: so many of the episodes with the largest and the smallest returns.
-        failed: the first so many of those that raised or were not a success.
-        episodes: also those with these indices. None of all four: the failure that ended the run.
+        best, worst: numbers of episodes of a directory to film: those with the largest and the smallest returns.
+        failed: number of episodes to film of those that raised or were not a success, the first ones.
+        episodes: indices of further episodes. If none of these four is given, the latest failure is filmed.
         out: folder; None: `films` in the directory, or beside the file.
         plain: leave out the line with step, reward and return.
         env, trust, timeout: see `treadle.replay`; the environment is given by name.
 
+    Returns:
+        A film of each episode, in the order of indices.
+
     Raises:
-        UsageError: as `treadle.replay`; or no episode is chosen, or the environment gives no pictures.
-        MissingExtra: Pillow is missing, and not `plain`.
+        UsageError: as `treadle.replay`; or no episode is chosen, or `out` is missing for a failure without a file. Or
+            the environment gives no pictures, or Pillow is missing without `plain`.
     """
     check_whole(0, none=False, best=best, worst=worst, failed=failed)
     episodes = several("episodes", episodes, lambda each: isinstance(each, int), "indices")
@@ -130,7 +134,7 @@ def _made(repro: Repro, rows: dict[int, Outcome], folder: Path, timeout: float |
 
 
 def name_of(each: Outcome) -> str:
-    """The name of an episode's film without a suffix, such as "episode-0017_return-20.0_failure"."""
+    """Return the name of an episode's film without a suffix, such as "episode-0017_return-20.0_failure"."""
     end = each.end if each.success is None or each.end == ERROR else "success" if each.success else "failure"
     total = math.nan if each.total_reward is None else each.total_reward
     known = "" if math.isnan(total) else f"_return-{total:{'.1f' if abs(total) < 1e9 else '.3g'}}"
@@ -140,13 +144,14 @@ def name_of(each: Outcome) -> str:
 def chosen(
     rows: Iterable[Outcome], *, best: int = 0, worst: int = 0, failed: int = 0, episodes: Sequence[int] = ()
 ) -> list[int]:
-    """Indices in their order, each once.
+    """Return the indices of the chosen episodes in ascending order, each once.
 
     Args:
-        best, worst: so many with the largest and the smallest returns, of those that came to an end; of equal ones the
-            first.
-        failed: the first so many that failed.
-        episodes: these besides.
+        rows: the outcomes to choose from.
+        best, worst: numbers of episodes with the largest and the smallest returns; of equal ones the first count.
+            Episodes without a return, or with NaN, are left out.
+        failed: number of failed episodes, the first ones.
+        episodes: indices of further episodes.
     """
     known = sorted(rows, key=lambda row: row.index)
     ended = [(row.total_reward, row.index) for row in known if row.total_reward is not None]
@@ -156,10 +161,12 @@ def chosen(
 
 
 def by_index(directory: Path) -> dict[int, Outcome]:
-    """Of what a run has finished, complete or not, and of what failed in it, by index. Nothing of it is unpickled.
+    """Return the outcome of each episode that a run has finished or that failed in it, by index.
+
+    The run may be incomplete. Nothing is unpickled.
 
     Raises:
-        UsageError: what says so is damaged.
+        UsageError: no outcome can be read, as files of the directory are damaged.
     """
     found, unread = outcomes_of(directory)
     if unread and not found:

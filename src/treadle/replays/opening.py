@@ -1,8 +1,8 @@
 """Find the episode or failure that is meant: a file, an object in memory, or an index in a run's directory.
 
-Of a file that another user may have written only an installed environment with plain arguments is replayed. A list of
-forbidden things would never be complete. So `kept_out` has a list of allowed ones, for files that neither their
-signature nor the reader (`trust`) vouches for; it refuses all others.
+If another user may have written a file, only an installed environment with plain arguments is replayed. A list of
+forbidden things would never be complete. So `kept_out` has a list of allowed things and refuses all others. It applies
+to files that neither their signature nor the reader (`trust`) vouches for.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def open_repro(source: Any, episode: int | None) -> Repro:
 
     Args:
         source: a `Repro`, an error that has one, its file, or the directory of a run.
-        episode: an index in a directory; None: the failure that ended the run, or else the last one.
+        episode: an index in a directory; None: the failure whose file was written last.
 
     Raises:
         UsageError: the source holds nothing to replay.
@@ -82,7 +82,7 @@ def _from_disk(path: Path, episode: int | None) -> Repro:
 
 
 def _of_run(path: Path, index: int) -> Repro:
-    """An episode of a run that did not fail, as far as its arguments say how it was made."""
+    """Return an episode that did not fail, made from the arguments of its run. Raises UsageError."""
     try:
         content, doubt = RunFiles(path).written()
         repro = _of_arguments(path, index, content["arguments"])
@@ -112,16 +112,19 @@ def _of_arguments(path: Path, index: int, run: dict[str, Any]) -> Repro:
 
 
 def stored_episode(repro: Repro) -> tuple[Path, Summary, int] | None:
-    """The run's directory, its summary, and where in its dataset the episode is; None where that does not have it."""
+    """Return the run's directory, its summary, and the episode's place in its dataset; None: it is not there."""
     path, seed = repro.stored, repro.about.get("seed")
     summary = None if path is None else RunFiles(path).summary()
     return (path, summary, summary.seeds.index(seed)) if path and summary and seed in summary.seeds else None
 
 
 def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
-    """Let an episode of a run be compared with what is stored of it: observations, rewards, ends, and its actions.
+    """Add the stored observations, actions, rewards and ends of a run's episode to `repro.arrays`, to be compared.
 
-    Nothing is added where the dataset does not have it (the run is not complete, or left it out).
+    Nothing is added if the dataset does not have the episode: the run is not complete, or left it out.
+
+    Raises:
+        UsageError: the file of the dataset is missing.
     """
     found = stored_episode(repro)
     if found is None or "rewards" in repro.arrays:
@@ -146,14 +149,14 @@ def add_stored(repro: Repro, observation_space: Any, action_space: Any) -> None:
 
 @contextmanager
 def kept_out(repro: Repro, *, env: Any, policy: Any, trust: bool) -> Iterator[None]:
-    """A block that replays a file.
+    """Run a block that replays a file.
 
-    If the file may be another user's, the block imports nothing from its folder. It imports nothing from the current
-    folder either, unless the user names an environment or a policy.
+    If the file may be another user's, the block imports nothing from the folders around the file. It imports nothing
+    from the current folder either, unless the user names an environment or a policy.
 
     Raises:
-        UsageError: the file asks for more than is allowed: all of it is named, with the command that trusts it. Or it
-            cannot be replayed, whatever that raises.
+        UsageError: the file asks for more than is allowed: all of it is named, with the command that trusts it. Or the
+            block raises, other than this package's errors and OSError, for a file that may be another user's.
     """
     path = repro.path or repro.stored or Path()
     if trust or not repro.doubt:
@@ -204,7 +207,7 @@ def _refused(repro: Repro, env: Any, policy: Any) -> Iterator[str]:
 
 
 def _not_plain(what: str, given: Any) -> Iterator[str]:
-    """Those arguments that are neither numbers nor None, nor a word for a name of `TEXTS`."""
+    """Yield those arguments that are neither numbers nor None, nor a word for a name of `TEXTS`."""
     if not isinstance(given, dict | None):
         yield f"{what}s {_shown(given)}"
         return
@@ -215,14 +218,14 @@ def _not_plain(what: str, given: Any) -> Iterator[str]:
 
 
 def _asks(repro: Repro) -> bool:
-    """Return True if the file's policy is asked: no actions were recorded, or the policy failed."""
+    """Return True if the replay asks the file's policy: no actions were recorded, or the policy failed."""
     recorded = any(name.startswith("action.") for name in repro.arrays) or stored_episode(repro) is not None
     raised = (repro.about.get("failed") or {}).get("phase") == "policy"
     return repro.about["face"] == "episode" and (raised or not recorded)
 
 
 def _why_not(name: Any) -> str:
-    """Why a name is none of an installed environment; "" where it is one."""
+    """Return the reason why a name is not the id of an installed environment; "": it is."""
     if not isinstance(name, str) or not ID.fullmatch(name):
         return "it is not an id: it names code to be imported"
     if name.startswith(ADAPTERS):

@@ -26,14 +26,14 @@ EDGE = 3  # pixels, in red, of a picture that may not be of the recorded episode
 
 @contextmanager
 def film_of(env: Any, path: Path, plain: bool) -> Iterator[Callable[[int, float | None, float, bool], None]]:
-    """A block that makes a film of an environment; see `treadle.record.video.video`.
+    """Run a block that makes a film of an environment; see `treadle.record.video.video`.
 
-    It yields a function that adds a picture. Its arguments are the step, its reward (None for the reset), the return so
-    far, and a bool. The bool is True if the episode differs from the recorded one by now.
+    It yields a function that adds a picture. Its arguments are the step, the step's reward (None for the reset), the
+    return so far, and a bool. The bool is True if the episode differs from the recorded one by now.
 
     Raises:
-        UsageError: the environment gives no pictures, with the render modes that it has.
-        MissingExtra: of an .mp4 or of the line under a picture.
+        UsageError: the environment gives no pictures. The text names its render modes.
+        MissingExtra: a package for the .mp4, or for the line under a picture, is not installed.
     """
     fps = (getattr(env, "metadata", None) or {}).get("render_fps")
     refused: list[TreadleError] = []
@@ -58,14 +58,14 @@ def film_of(env: Any, path: Path, plain: bool) -> Iterator[Callable[[int, float 
 
 
 def modes_of(env: Any) -> str:
-    """Which render modes an environment has, in words."""
+    """Return the render modes of an environment, as a sentence."""
     modes = (getattr(env, "metadata", None) or {}).get("render_modes") or ()
     name = type(getattr(env, "unwrapped", env)).__name__
     return f"{name} has the modes {', '.join(map(repr, modes))}" if modes else f"{name} has no render modes"
 
 
 def _rendered(env: Any) -> np.ndarray:
-    """uint8[height, width, 3]."""
+    """Return the environment's picture, uint8[height, width, 3]. Raises UsageError."""
     none = os.environ.get(GL) == NONE
     if none and "mujoco" in str(type(getattr(env, "unwrapped", env)).__mro__):  # else its viewer complains besides
         raise UsageError(ADVICE)
@@ -82,14 +82,14 @@ def _rendered(env: Any) -> np.ndarray:
 
 
 def _enlarged(picture: np.ndarray) -> np.ndarray:
-    """A copy, larger by a whole number where it is narrow."""
+    """Return a copy of a picture; a narrow one is enlarged by a whole number."""
     height, width = picture.shape[:2]
     times = max(1, min(-(-WIDE // width), MOST // max(height, width)))
     return picture.repeat(times, axis=0).repeat(times, axis=1)
 
 
 def _line(width: int, words: tuple[str, ...], differs: bool) -> np.ndarray:
-    """The line under a picture: uint8[BAR, width, 3]."""
+    """Return the line under a picture, uint8[BAR, width, 3]."""
     images, drawing, font = _pillow()
     bar = images.new("RGB", (width, BAR), RED if differs else DARK)
     for text, at in zip((*words, "differs" if differs else ""), COLUMNS, strict=True):

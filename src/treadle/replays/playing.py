@@ -1,7 +1,7 @@
-"""One environment, built here, and what was done to it done again.
+"""The player: builds one environment in this process and repeats the recorded resets and steps.
 
-Nothing of the pool is in between: the environment's frames are the innermost of the traceback, and a debugger stops in
-them. A death, or a hang that holds the interpreter, is played in a process of its own: see `replay.py`.
+No pool is in between: the environment's frames are the innermost of the traceback, and a debugger stops in them. A
+death, or a hang that holds the interpreter, is played in a process of its own: see `replay.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ from treadle.tasks.slot import SamplerRecipe, TaskSlot
 
 
 class StillRunning(BaseException):
-    """Ends a step that takes longer than the limit, at its line. Environments catch Exceptions, so it is not one."""
+    """Ends a step that takes longer than the limit, at the line that runs then.
+
+    It is not an Exception, as some environments catch all of those.
+    """
 
 
 class Left(BaseException):
@@ -42,8 +45,10 @@ class Left(BaseException):
 
 @contextmanager
 def limited(seconds: float | None) -> Iterator[Callable[[], None]]:
-    """In the block, whatever takes longer than so many seconds after the last call of what is given is ended by
-    `StillRunning`. Only Python code is, and only in the main thread."""
+    """Run a block in which `StillRunning` is raised so many seconds after the latest call of the yielded function.
+
+    It ends Python code alone, and only in the main thread. `seconds` None: no limit.
+    """
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -63,7 +68,11 @@ def limited(seconds: float | None) -> Iterator[Callable[[], None]]:
 
 
 def recipe_from(repro: Repro, env: Any, trust: bool, render: bool = False) -> EnvRecipe:
-    """How the environment is built; `env`: given in the place of the recorded one."""
+    """Return the recipe of the environment.
+
+    `env`: given in the place of the recorded one; None: the recorded one. `trust`: see `replay`. `render`: True: with
+    render_mode="rgb_array".
+    """
     kwargs = dict(repro.get("kwargs", trust) or {})
     if render:
         kwargs["render_mode"] = "rgb_array"
@@ -74,7 +83,10 @@ def recipe_from(repro: Repro, env: Any, trust: bool, render: bool = False) -> En
 
 
 def actions_of(repro: Repro, space: Any, numpy_integers: bool = False) -> list[Any] | None:
-    """The recorded actions, as the environment was given them; None: there are none."""
+    """Return the recorded actions, as the environment was given them; None: there are none.
+
+    Raises UsageError for actions that do not fit the space.
+    """
     layout = Layout.of(space)
     layout.numpy_integers = numpy_integers
     arrays = _leaves(repro, layout)
@@ -100,13 +112,15 @@ class Player:
         repro: the recording.
         env: the environment, built.
         until: stop after so many steps, counted over all episodes, 0 for the reset; None: at the end.
-        debug: stop in a debugger there, before the step (or the first reset) is made.
+        debug: True: stop in a debugger there, before the step (or the first reset) is made.
         tick: called before each reset and step with the episode and the step, 0 for resets.
-        picture: called after each reset and step with the line of the film (`treadle.replays.pictures`); None: no film.
-        other: True of an environment in the place of the recorded one: its first observation has to be the same.
+        picture: called after each reset and step with the values of `treadle.replays.pictures.film_of`; None: no film.
+        other: True for an environment in the place of the recorded one: its first observation must be the same.
 
     Attributes:
-        at: steps made since the beginning, in all episodes.
+        result: the result so far.
+        checks: the comparison with the recording.
+        at: number of steps since the beginning, in all episodes; a reset in the place of a step counts.
     """
 
     def __init__(
@@ -128,13 +142,20 @@ class Player:
 
     @property
     def enough(self) -> bool:
-        """Return True at the step to stop after."""
+        """True at the step to stop after; `result.stopped` is set likewise."""
         self.result.stopped = self._until is not None and self.at >= self._until
         return self.result.stopped
 
     def reset(self, *, counts: bool = False, number: int | None = None, **given: Any) -> Any:
-        """The observation of a reset. `counts`: it is made in the place of a step. `number`: the episode's; None: it is
-        the one after that before, or 0."""
+        """Reset the environment and return the observation.
+
+        Args:
+            counts: True: the reset is made in the place of a step.
+            number: of the episode; None: the next number, 0 for the first reset.
+            **given: for the environment's `reset`.
+
+        Raises Left as `step` does, and what the environment raises.
+        """
         self.result.episode = self.result.episode + self._begun if number is None else number
         self._begun, self.result.steps = True, 0
         self._tick(self.result.episode, 0)
@@ -147,7 +168,12 @@ class Player:
         return observation
 
     def step(self, action: Any, then: Callable[[], Any] | None = None) -> tuple[Any, bool]:
-        """One step: the observation, and has the episode ended? `then`: resets at once where it has."""
+        """Step the environment; return (observation, True if the episode has ended).
+
+        `then`: called at an episode's end to reset at once, and returns the observation; None: no reset.
+
+        Raises Left when the user leaves the debugger, and what the environment raises.
+        """
         self.at, self.result.steps = self.at + 1, self.result.steps + 1
         self._tick(self.result.episode, self.result.steps)
         if self._debug and self.at == self._until:
@@ -181,7 +207,12 @@ class Player:
         return self._other and self.at == 0 and self.checks.difference is not None
 
     def run(self, script: Callable[[Player], None], pdb: bool) -> Replay:
-        """Play; what is raised is the result's, and a debugger stands where it was raised."""
+        """Play and return the result, which holds what the environment or the policy raises.
+
+        `script`: plays by calls of `reset` and `step`. `pdb`: True: open a debugger at the line that raised.
+
+        Raises UsageError if the first observation of an `other` environment is not the recorded one.
+        """
         result = self.result
         try:
             script(self)
@@ -215,7 +246,10 @@ def _post_mortem(error: BaseException, readrc: bool) -> None:
 
 
 def _into(env: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-    """`env.step` or `env.reset`, stopped at the first line of the innermost environment's own."""
+    """Call `env.step` or `env.reset` in a debugger, which stops at the first line of the innermost environment's own.
+
+    Raises Left when the user leaves the debugger.
+    """
     inner = getattr(env, "unwrapped", env)
     code = getattr(getattr(inner, name), "__code__", None)
     debugger = pdb.Pdb(nosigint=True, readrc=False)
@@ -231,7 +265,10 @@ def _into(env: Any, name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def script_of_episode(repro: Repro, env: Any, policy: Any, trust: bool) -> Callable[[Player], None]:
-    """An episode that was made by its index: its seeds, and its recorded actions or its policy (see `replay`)."""
+    """Return the script of an episode that was made by its index: its seeds, and recorded actions or a policy.
+
+    `policy`: see `replay`.
+    """
     about = repro.about
     most = about.get("max_steps") or 1 << 62
     recorded = None if policy is not None else actions_of(repro, env.action_space)
@@ -278,7 +315,10 @@ def script_of_episode(repro: Repro, env: Any, policy: Any, trust: bool) -> Calla
 
 
 def script_of_slot(repro: Repro, env: Any, trust: bool) -> Callable[[Player], None]:
-    """Return the script of a vector's slot: its episodes since its last reset with a seed."""
+    """Return the script of a vector's slot: its episodes since its last reset with a seed.
+
+    Raises UsageError if that reset was too long ago to be recorded.
+    """
     about = repro.about
     if about.get("lost"):
         raise UsageError(
@@ -317,7 +357,7 @@ class TaskSlotEnv:
     """A slot of a vector of tasks, as an environment: a step that ends a task moves on to the next.
 
     Attributes:
-        moved: did the last step do so?
+        moved: True if the last step moved on.
     """
 
     def __init__(self, program: TaskSlot) -> None:
@@ -326,7 +366,7 @@ class TaskSlotEnv:
         self.reset, self.close, self.moved = program.begin, program.close, False
 
     def step(self, action: Any) -> Any:
-        """The program's own step."""
+        """Make a step of the program, and move on where it ends a task."""
         found = self._program.step(action)
         ended = found[2] or found[3]
         self.moved = bool(ended) and self._program.ended(*found).final_info is not None
@@ -334,7 +374,7 @@ class TaskSlotEnv:
 
 
 def task_env(repro: Repro, trust: bool) -> TaskSlotEnv:
-    """The slot of a vector of tasks that failed, built anew: its sampler, with the same arguments."""
+    """Build the slot of a vector of tasks that failed: its sampler, with the same arguments."""
     make = repro.get("make", trust)
     make = load_object(make) if isinstance(make, str) else make
     method = repro.get("start", trust)
@@ -343,7 +383,7 @@ def task_env(repro: Repro, trust: bool) -> TaskSlotEnv:
 
 
 def _with_mailed(repro: Repro, space: Any, at: int, leaves: dict[str, Any]) -> Any:
-    """The action of a step of which a part went by message."""
+    """Return the action of step `at`, whose `leaves` went by message: leaf -> value."""
     layout = Layout.of(space)
     rows = [None if a is None else a[at : at + 1] for a in _leaves(repro, layout)]
     return layout.batch_reader(rows, 0, 1)({int(leaf): [value] for leaf, value in leaves.items()})[0]

@@ -1,7 +1,8 @@
 """`treadle.replay`: a failure, or any episode of a run, played again in this process.
 
 A failure that kills its process, or holds its interpreter, is played in a child process. The child writes the number
-of its step into a file after each. Its stack comes from faulthandler: at its death, or when a step exceeds the limit.
+of each step into a file before it. The child's stack comes from faulthandler: at its death, or when a step exceeds the
+limit.
 """
 
 from __future__ import annotations
@@ -56,34 +57,37 @@ def replay(
 ) -> Replay:
     """Play a recorded failure, or an episode of a run, again: the same environment, seeds and actions.
 
-    The result holds the exception of the environment, with its own frames in the traceback. Rewards, ends and
-    observations are compared with the recorded ones; the result says where they first differ.
+    The result holds the exception of the environment, with the environment's own frames in the traceback. Rewards, ends
+    and observations are compared with the recorded ones; the result holds the first difference.
 
     Args:
         source: a file (`DIR/failures/episode-5.repro`), the directory of a run, an error that Treadle raised,
             or the result of `treadle.last_failure()`.
-        episode: an index in a directory; None: the failure that ended the run.
+        episode: an index in a directory; None: the latest failure of the run. Only a directory needs it.
         env: the environment, in the place of the recorded one: an id, "module:make", a callable. A file that is
-            not trusted needs it where the recorded one was a lambda or a closure. The spaces and the first observation
-            show a wrong one before any step.
+            not trusted needs `env` where the recorded one was a lambda or a closure. The spaces and the first
+            observation show a wrong environment before any step. None: the recorded one.
         policy: True: ask the episode's own policy, with its own generator, although its actions were recorded; or
-            another policy, to be asked in its place. None: play what was recorded, if anything was.
-        step: stop after so many steps.
+            another policy, to be asked in its place. None: play the recorded actions; without any, ask the own policy.
+        step: stop after so many steps; None: at the end of the recording.
         pdb: stop in a debugger, in the user's code at the line that raised. With `step` it stops before that step, and
             for a worker's death before the step of its death. Where nothing fails but a value differs from the recorded
             one, the episode is played once more. Then the debugger stops before the step that first differed.
-        render: write a video (.mp4, .png): a picture of the reset and of each step. A line under each shows step,
-            reward and return; it is red from the first difference on.
-        plain: the pictures alone.
+        render: path of a video to write (.mp4, .png): a picture of the reset and of each step. A line under each shows
+            step, reward and return; it is red from the first difference on. None: no video.
+        plain: leave out that line.
         trust: follow all names in the file, and open its pickles: that runs code of the file. False: names are followed
             in objects in memory, and in files that this user's own runs have written. Of other files only installed
             environments with plain arguments are built (docs/security.md).
-        timeout: seconds that a step may take; None: the limit of the recorded run.
-        here: play a failure that ended its process in this process, which it ends.
+        timeout: seconds that a step may take. None: for a failure that ended its process, the limit of the recorded
+            run; otherwise there is no limit.
+        here: play a failure that ended its process in this process, and not in a child. It may end this process.
         tick: called before each reset and step with the episode and the step, 0 for resets.
 
     Raises:
-        UsageError: the source is not there, cannot be built or is not trusted, or `env` is not the recorded one.
+        UsageError: the source is not there, cannot be built or is not trusted, or `env` is not the recorded one. Or the
+            environment gives no pictures for `render`.
+        MissingExtra: a package is missing for the environment, the dataset or the video.
     """
     check_seconds("timeout", timeout, none=True)
     check_whole(0, step=step)
@@ -123,8 +127,10 @@ def _play(
     pdb: bool,
     filmed: Callable[[Any], Any] | None = None,
 ) -> Player:
-    """Build the environment and play, see `replay` and, of `until`, `Player`. `clock`: limit of a step, and what is
-    called before each; `filmed`: makes the film of an environment."""
+    """Build the environment and play; see `replay`, and `Player` for `until`.
+
+    `clock`: the seconds that a step may take, and `tick`. `filmed`: makes the film of an environment; None: no film.
+    """
     limit, tick = clock
     with seeding.keep_globals(), limited(limit) as ring:
 
@@ -167,7 +173,12 @@ def _built(repro: Repro, env: Any, trust: bool, pictures: bool) -> Any:
 
 
 def in_child(repro: Repro, limit: float | None, **options: Any) -> Replay:
-    """Play it in a child process and say how that ended. `options`: of `replay`, as JSON."""
+    """Play a recording in a child process and return the result, which has no traceback and no observation.
+
+    `limit`: seconds that a step may take; None: no limit. `options`: of `replay`, values for JSON.
+
+    Raises UsageError for whatever error of this package ends the child's replay.
+    """
     with tempfile.TemporaryDirectory(prefix="treadle-replay-") as place:
         kept, told, file = repro.path, Path(place) / "told", Path(place) / "this.repro"
         if repro.stored is None:
@@ -217,7 +228,7 @@ def _first_block(stack: str) -> str:
 
 
 def main() -> None:
-    """The child's own side."""
+    """Run `replay` in the child, and write its result into the file."""
     order = json.loads(sys.argv[1])
     faulthandler.enable()
     fd = os.open(order["told"], os.O_WRONLY)

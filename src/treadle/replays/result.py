@@ -26,7 +26,14 @@ _END = {0: "going on", 1: "terminated", 2: "truncated", 3: "terminated and trunc
 
 
 class Difference(NamedTuple):
-    """The first value that was not as recorded. `step`: 0 is the reset. `episode`: since the recorded reset."""
+    """The first value that was not as recorded.
+
+    Attributes:
+        step: of the episode, from 1; 0: the reset.
+        field: the name of the value, such as "reward".
+        recorded, now: the value in the recording and in the replay; None: they cannot be shown in a few words.
+        episode: number of the episode since the recorded reset, from 0.
+    """
 
     step: int
     field: str
@@ -35,7 +42,7 @@ class Difference(NamedTuple):
     episode: int = 0
 
     def plain(self) -> Difference:
-        """The same, as JSON has it: values as texts, None where there are none."""
+        """Return the difference for JSON: values as texts, or None."""
         recorded, now = (None if value is None else str(value) for value in (self.recorded, self.now))
         return self._replace(recorded=recorded, now=now)
 
@@ -52,16 +59,18 @@ class Replay:
     Attributes:
         repro: the recording.
         steps: number of steps that were begun in the last episode; the last one may not have ended.
-        episode: number of the last episode since the recorded reset.
-        error: the exception in it, with its traceback; None without one, and of a death or a hang in a child process.
-        died: how the child process ended that replayed a worker's death; "" otherwise.
-        stack: the stack at that moment, or at `error`, as text.
-        difference: the first value that differs from the recorded one; None without one.
-        total_reward: of the steps that were played.
-        observation: the last one.
-        stopped: True if it stopped early because of `until`.
+        episode: number of the last episode since the recorded reset, from 0.
+        error: the exception in that episode, with its traceback; None: there was none, or the child process ended. From
+            a child process it is an Exception with the same name and text, without a traceback.
+        died: how the child process ended, or that a step exceeded the limit; "": neither.
+        stack: the stack at that moment, or at `error`, as text; "": there is none.
+        difference: the first value that differs from the recorded one; None: no value differs.
+        total_reward: sum of the rewards of all steps that were played, in all episodes.
+        observation: the last one; None from a child process.
+        stopped: True if the replay stopped early: at `step`, or as the user left the debugger.
         left: True if the user left the debugger within the last step.
         asking: True if the policy was being asked about the next step at `error`.
+        compared: names of the recorded values that were compared.
     """
 
     repro: Repro
@@ -80,7 +89,7 @@ class Replay:
 
     @property
     def failed(self) -> str:
-        """Return the failure of the replay in one line; "" for none."""
+        """The failure of the replay in one line; "" for none."""
         place = user_frame(self.stack)
         at = f" ({place})" if place else ""
         if self.died:
@@ -92,7 +101,10 @@ class Replay:
 
     @property
     def as_recorded(self) -> bool:
-        """Return True if the same failure came in the same step (or none, as recorded) and all values were the same."""
+        """True if the same failure came in the same step (or none, as recorded) and all values were the same.
+
+        If the replay `stopped` early, only the values count.
+        """
         recorded = self.repro.about.get("failed")
         if self.difference is not None or self.stopped:
             return self.difference is None
@@ -132,7 +144,7 @@ class Replay:
         return f"<Replay of {self.repro.about['title']}: {self}>"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result as a dict for JSON."""
         return {
             "title": self.repro.about["title"],
             "steps": self.steps,
@@ -149,7 +161,9 @@ class Replay:
 def own_frames(frames: TracebackType | None, *, users: bool = False) -> TracebackType | None:
     """Return a traceback from the first frame that is not this package's to the last one.
 
-    `users`: to the last frame that is neither a library's nor Python's own. Without such frames: all of it."""
+    `users`: True: to the last frame that is neither a library's nor Python's own. Without such frames the traceback is
+    returned whole.
+    """
     chain = []
     while frames is not None:
         chain.append(frames)
@@ -167,26 +181,31 @@ def own_frames(frames: TracebackType | None, *, users: bool = False) -> Tracebac
 
 
 def users_stack(frames: str) -> str:
-    """Of a stack as faulthandler writes it what is not this package's."""
+    """Return the frames that are not this package's, of a stack as faulthandler writes it."""
     lines = [line for line in frames.splitlines() if line.startswith("  File")]
     own = [line for line in lines if f'"{_HERE}' not in line and '"<string>"' not in line]
     return "\n".join(["Stack (most recent call first):", *own, ""])
 
 
 def stack_of(error: BaseException) -> str:
-    """The traceback as text, less this package's frames."""
+    """Return an error's traceback as text, without this package's frames."""
     return "".join(traceback.format_exception(type(error), error, own_frames(error.__traceback__)))
 
 
 class Checks:
-    """Compares each step with the recording: `difference` is the first value that differs, `at` its step.
-    `place`: episode and step of the comparison; steps are counted over all episodes.
+    """Compares each step with the recording.
 
     Args:
         repro: the recording. Its arrays "rewards", "ends" (1: terminated, 2: truncated) and "checks" (steps, and the
             check sums of their observations) are compared. Of a stored episode "observation.0", ..., or the "digest"
             of the whole are compared.
         env: the environment that is played.
+
+    Attributes:
+        compared: names of what is compared.
+        difference: the first value that differs; None: no value has differed.
+        at: the step of `difference`, counted over all episodes; 0: there is none, or it is the first reset.
+        place: (episode, step of it) of the present comparison; the caller sets it.
     """
 
     def __init__(self, repro: Repro, env: Any) -> None:
@@ -210,7 +229,7 @@ class Checks:
             self.difference = Difference(self.place[1], field, recorded, now, self.place[0])
 
     def step(self, step: int, reward: float, terminated: bool, truncated: bool) -> None:
-        """Compare what step `step` said, counted from 1 over all that is played."""
+        """Compare a step's reward and end. `step`: its number, counted from 1 over all episodes."""
         if self._rewards is None or step > len(self._rewards) or self._rewards[step - 1].tobytes() == UNKNOWN:
             return
         was = float(self._rewards[step - 1])
@@ -222,7 +241,7 @@ class Checks:
                 self._differs(step, "the end of the episode", _END[was_end], _END[end])
 
     def observation(self, step: int, observation: Any) -> None:
-        """Compare what was seen after step `step`; 0: at the reset."""
+        """Compare the observation after step `step`, counted over all episodes; 0: the one of the first reset."""
         whole = self._digest is not None
         if self.difference is not None or not (whole or step in self._sums or self._stored):
             return
@@ -246,7 +265,7 @@ class Checks:
                 self._differs(step, f"observation{path}", *_unlike(stored[step], row))
 
     def end(self) -> None:
-        """Compare the digest of all that was stored and seen, where the episode came to its end."""
+        """Compare the digest of all observations and actions, if the episode was played to its end."""
         seen, rewards, ends = self._seen, self._rewards, self._ends
         actions = [self._arrays.get(f"action.{i}") for i in range(len(self._actions.leaves))]
         if self.difference or self._digest is None or rewards is None or ends is None or len(seen) != len(rewards) + 1:
@@ -260,7 +279,7 @@ class Checks:
 
 
 def check_spaces(repro: Repro, env: Any) -> None:
-    """Raise UsageError where the spaces of an environment that was given are not those of the recorded one."""
+    """Raise UsageError if the spaces of the given environment `env` are not those of the recorded one."""
     now = spaces_of([env.observation_space, env.action_space])
     for what, was, own in zip(("observation", "action"), repro.about["spaces"], now, strict=True):
         if was and own and was != own:
@@ -268,5 +287,5 @@ def check_spaces(repro: Repro, env: Any) -> None:
 
 
 def _unlike(was: Any, now: np.ndarray) -> tuple[Any, Any]:
-    """Of two rows what a person can read of them."""
+    """Return two rows as they are shown to a person; (None, None) if they are long."""
     return (np.asarray(was), now) if now.size <= 8 else (None, None)

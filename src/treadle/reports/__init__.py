@@ -1,1 +1,1 @@
-"""The report of a run, a file to hand on: read from a run's directory, counted, drawn."""
+"""The report of a run: read from the run's directory, counted, and drawn as one HTML file."""

@@ -1,6 +1,7 @@
 """Texts, arguments and commands of a run without names of persons and without secrets, for files that are handed on.
 
-Markup stays as it is: the writer of HTML escapes it."""
+Markup stays as it is: the writer of HTML escapes it.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ class Inert:
     """Makes texts of one run harmless.
 
     Args:
-        directory: the run's; paths below it are shown relative to it.
-        arguments: the run's: values in them whose key is that of a secret are hidden, wherever they stand.
+        directory: of the run; paths below it are shown relative to it.
+        arguments: of the run. A value whose key names a secret (`SECRET`) is hidden wherever it stands in a text.
     """
 
     def __init__(self, directory: Path, arguments: Mapping[str, Any]) -> None:
@@ -45,8 +46,9 @@ class Inert:
     def text(self, value: Any) -> str:
         """Return a text in one line, without secret, user or host.
 
-        A path is relative to the run or to "~", or its last name alone. Characters that control a terminal, or turn the
-        direction of a line, are escaped."""
+        Of a path, the part below the run or "~" is left, else the last name alone. Characters that control a terminal,
+        or turn the direction of a line, are escaped.
+        """
         said = " ".join(str(value).split())
         for each in self._secrets:
             said = said.replace(each, HIDDEN)
@@ -59,7 +61,10 @@ class Inert:
         return printable(said)
 
     def value(self, value: Any, key: str = "") -> Any:
-        """Return an argument of JSON with values of secret keys hidden, and texts as `text` returns them."""
+        """Return an argument of JSON with values of secret keys hidden, and texts as `text` returns them.
+
+        `key`: the key that the argument stands under; "": none.
+        """
         if SECRET.search(key) and value is not None:
             return HIDDEN
         if isinstance(value, Mapping):
@@ -69,7 +74,7 @@ class Inert:
         return self.text(value) if isinstance(value, str) else value
 
     def command(self, typed: str) -> str:
-        """A command line that means the same to a shell, but for what is hidden; "": it is none."""
+        """Return a command line that means the same to a shell, except for what is hidden; "": it cannot be parsed."""
         try:
             words = shlex.split(typed)
         except ValueError:
@@ -87,7 +92,7 @@ class Inert:
 
 
 def _secrets(value: Any, key: str = "", hidden: bool = False) -> Iterator[str]:
-    """The value below a secret's key, as text."""
+    """Yield the values below keys of secrets, as texts. `hidden`: True: all of `value` is below such a key."""
     hidden = hidden or bool(SECRET.search(key))
     if isinstance(value, Mapping):
         for name, each in value.items():

@@ -8,7 +8,7 @@ An array of the leaf's own dtype is written bit for bit. Writing would change a 
 such a column also goes by message, unchanged: the environment gets the values that Gymnasium's vectors would pass.
 
 The two most common action spaces, one Discrete and one Box of floats, have their own closures for arrays that need no
-conversion. A closure accepts a batch, or passes it on to the general writer, which finds the error.
+conversion. A closure accepts a batch, or passes it on to the general writer, which converts it or finds the error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _FEW_ROWS, _FEW_CHOICES = 32, 1024
 
 
 def _check_arrays(layout: Outline, arrays: Sequence[ndarray | None], n: int | None) -> int:
-    """Return n. Raises ValueError unless there is an array [n, *shape] for each fixed leaf, and None for the others."""
+    """Return n, or the first array's length if n is None; 0 without fixed leaves.
+
+    Raises ValueError unless there is an array [n, *shape] for each fixed leaf, and None for each loose one.
+    """
     if len(arrays) != len(layout.leaves):
         raise ValueError(f"{len(layout.leaves)} leaves need as many arrays, got {len(arrays)}")
     for leaf, array in zip(layout.leaves, arrays):
@@ -158,9 +161,10 @@ def _indices(plan: Plan) -> list[int]:
 
 
 def _checked(leaf: Leaf, column: Any, n: int, cast: bool) -> tuple[Any, Any]:
-    """Return (numbers [n, *shape] for the leaf's array, values for the message or None). Raises Mismatch.
+    """Return (numbers [n, *shape] for the leaf's array, values for the message). Raises Mismatch.
 
-    `cast`: True: a fixed leaf never goes by message, so its numbers must not overflow in its dtype.
+    The numbers of a loose leaf are None. The values are None where nothing goes by message. `cast`: True: a fixed leaf
+    never goes by message, so its numbers must not overflow in its dtype.
     """
     if not leaf.fixed:
         if not isinstance(column, list | tuple) or len(column) != n:

@@ -23,7 +23,7 @@ from treadle.spaces.leaves import Leaf, Mismatch
 
 
 class Fit:
-    """A callable that checks an observation and returns it, cast if necessary. Raises `spaces.Mismatch`.
+    """A callable that checks an observation and returns it, cast if necessary. The call raises `spaces.Mismatch`.
 
     Args:
         space: a Gymnasium space, or one with `spaces`, `n`, or `shape` and `dtype`, as those of gym and akro. Only

@@ -4,9 +4,9 @@ The contracts of the batch functions are here; `batch` implements them.
 
 A value is written once per environment step. Each leaf is written in the cheapest way that is still an exact check:
 
-- Arrays: ``view[:] = array`` on a one-dimensional memoryview of the row. It compares format character, item size and
-  length in C, so uint8, int8 and bool are not confused. It would also accept any other buffer (bytes, array.array), so
-  the type is checked first. If there are more dimensions, the shape is checked, too, and the array is written flat.
+- Arrays: ``view[:] = array`` on a one-dimensional memoryview of the row. The assignment compares format character, item
+  size and length in C, so uint8, int8 and bool are not confused. It accepts any other buffer, too (bytes, array.array),
+  so the type is checked first. If there are more dimensions, the shape is checked, too, and the array is written flat.
 - Discrete: a type look-up, then ``cell[0] = value`` on a memoryview, which refuses values that its integer type cannot
   hold.
 - Dtypes that a memoryview cannot express (foreign byte order, complex, dates), and shape (): a comparison of shape and
@@ -46,8 +46,8 @@ class Layout(Outline):
         """Return a function that checks one value and writes it to ``rows``, which stay the same for all calls.
 
         Args:
-            rows: for each fixed leaf, the array of its shape that its value goes to; None for a loose leaf. The array
-                of a Discrete leaf has shape (): ``array[i, ...]``, not ``array[i]``.
+            rows: for each fixed leaf, the array of its dtype and shape that values are written to; None for a loose
+                leaf. The array of a Discrete leaf has shape (): ``array[i, ...]``, not ``array[i]``.
 
         Returns:
             ``write(value)``, which returns the list of the loose leaves' values (in the order of ``loose``), or None if
@@ -141,8 +141,9 @@ class Layout(Outline):
 
         Returns:
             ``read(mailed=None)``, which returns a list of hi - lo actions that the caller may keep. ``mailed`` has the
-            hi - lo values of a leaf by the leaf's index; every loose leaf must be in it. Without mailed values, a
-            Discrete leaf is a Python int (NumPy's with ``numpy_integers``), another fixed leaf a row of a copy.
+            hi - lo values of a leaf by the leaf's index. ``read`` raises ValueError if a loose leaf is not in it.
+            Without mailed values, a Discrete leaf is a Python int (NumPy's with ``numpy_integers``). Any other fixed
+            leaf is then a row of a copy.
 
         Raises:
             ValueError: ``arrays`` do not fit the leaves, or lo and hi are not rows of them.

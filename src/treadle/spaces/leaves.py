@@ -37,7 +37,8 @@ class Mismatch(ValueError):
     """A value does not fit its space.
 
     Attributes:
-        path: the keys and indices that lead to the leaf (or to the dict or tuple with the wrong outline).
+        path: the keys and indices that lead to the leaf, or to the dict or tuple with the wrong outline. A missing or
+            unknown key is the last one of its path.
         expected: a description of the leaf, e.g. ``uint8[7, 7, 3]``.
         got: a description of the value.
         row: the first bad row of a batch; None for a single value, or if the batch as a whole is wrong.

@@ -115,12 +115,12 @@ class Keeper:
 
     @property
     def fixed(self) -> bool:
-        """True if all layers are of known classes, which never change what they wrap while they step and reset."""
+        """True if no layer is kept by all its attributes: layers of other kinds never change what they wrap."""
         self.look()
         return not self._whole
 
     def get(self) -> EnvState:
-        """Return the state as it is now. Raises StateError, naming what cannot be kept."""
+        """Return the present state. Raises StateError, which names the layer and the attribute that cannot be kept."""
         self.look()
         return self.take()
 
@@ -146,7 +146,11 @@ class Keeper:
             raise StateError(f"the state of {self._kind} cannot be captured: {error}") from error
 
     def set(self, state: EnvState) -> None:
-        """Put the environment into a state. Raises StateError for a state of another kind (nothing is changed)."""
+        """Put the environment into a state.
+
+        Raises:
+            StateError: `state` is not an EnvState, or is one of another kind. The environment is not changed.
+        """
         if not isinstance(state, EnvState):
             raise StateError(f"a state of {self.kind} is an EnvState, got {type(state).__name__}")
         self.look()
@@ -307,7 +311,7 @@ class Fixed:
         self._names[id(value)] = name
 
     def name_of(self, value: Any) -> Name | None:
-        """Return its name; None for a value that travels. Raises TypeError for an environment without a name."""
+        """Return a value's name; None for a value that travels. Raises TypeError for an environment without a name."""
         name = self._names.get(id(value))
         if name is None and isinstance(value, gym.Env):
             raise TypeError(

@@ -32,7 +32,12 @@ class Replayed(gym.Wrapper):
         self._actions: list[Any] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment. `seed` also seeds the later resets that come without a seed."""
+        """Reset the environment.
+
+        Args:
+            seed: of this reset; it also seeds the later resets that come without a seed. None: one is drawn.
+            options: for the environment's own `reset`.
+        """
         if seed is not None:
             self._seeds = np.random.default_rng(seed)
         self._seed = int(self._seeds.integers(2**31)) if seed is None else seed
@@ -40,18 +45,18 @@ class Replayed(gym.Wrapper):
         return self.env.reset(seed=self._seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment."""
+        """Step the environment. Raises StateError before the first reset."""
         if self._seed is None:
             raise StateError("a Replayed environment is stepped before its first reset")
         self._actions.append(copy.deepcopy(action))
         return self.env.step(action)
 
     def get_state(self) -> Any:
-        """Return the episode so far, picklable."""
+        """Return the episode so far, picklable: the generator of seeds, the seed, the options and the actions."""
         return self._seeds.bit_generator.state, self._seed, self._options, list(self._actions)
 
     def set_state(self, state: Any) -> None:
-        """Play the episode again up to a state."""
+        """Play the episode again up to a state of `get_state`. A state from before the first reset plays nothing."""
         generator, seed, options, actions = state
         self._seeds.bit_generator.state = generator
         done = len(self._actions)

@@ -66,7 +66,7 @@ class Listening:
         self.base = self.calm = None
 
     def restoreState(self, state: Any) -> None:
-        """Put a state back. A state that other code puts back does not hold the last action."""
+        """Put a state back for other code. Such a state does not hold the last action, which is then unknown."""
         self._ale.restoreState(state)
         self.base = None
 
@@ -153,7 +153,10 @@ class AleState:
 
 
 def generator_of(state: Any) -> bytes:
-    """Return the text of the emulator's generator in one of its states: 624 words and a position."""
+    """Return the text of the emulator's generator in one of its states: 624 words and a position.
+
+    Raises StateError for a version of ale-py that writes states in another way.
+    """
     data = state.__getstate__()
     end = len(data) - TAIL
     start = data.rfind(b"\0", 0, end) + 1

@@ -11,7 +11,8 @@ class EnvState:
     """The complete state of one environment at one moment. A value: it never changes, compares by content, pickles.
 
     Attributes:
-        kind: the environment's id and wrappers; only environments of the same kind take the state.
+        kind: the environment's id (its class if it has no spec) and wrappers. Only an environment of the same kind
+            takes the state.
         data: the state itself, opaque bytes.
     """
 
@@ -20,7 +21,7 @@ class EnvState:
 
     @property
     def nbytes(self) -> int:
-        """Its size in bytes."""
+        """The size of `data` in bytes."""
         return len(self.data)
 
     def copy(self) -> EnvState:

@@ -1,8 +1,8 @@
 """The check of an environment before a run: `check_env`, and `treadle check` on the command line.
 
 The environment is built and played in worker processes of a pool (see `env_probe.py`). So an environment that raises,
-hangs or ends its process becomes a finding with its place, and the check goes on. After an exception it continues with
-another seed, after a lost worker with a new worker and the next part.
+hangs or ends its process becomes a finding with its place, and the check goes on. After an exception the check
+continues with another seed, and after the first lost worker with a new worker and the next part.
 
 The workers of the fork server come first. An environment that ends its parent process then ends the fork server, and is
 not started as a child of the caller.
@@ -125,7 +125,9 @@ def check_env(
     - spaces and dtypes at reset and in `steps` random steps;
     - the same episode under the same seed: in another process, beside a second environment, after other episodes;
     - draws from global generators, and observations that later steps overwrite;
-    - output, threads and child processes that are left, and memory that grows;
+    - output; threads, child processes and open files that are left; memory that grows;
+    - the current directory and signal handlers, which must stay;
+    - whether an episode ends;
     - the time of steps and resets;
     - taking the state and putting it back;
     - Gymnasium's own checker;
@@ -133,19 +135,20 @@ def check_env(
 
     Args:
         env: an id, "module:make_env", an EnvSpec, or a callable that returns an environment.
-        steps: random steps; fewer if they take longer than `seconds`.
+        steps: number of random steps; fewer if they take longer than `seconds`.
         seed: of environments and actions.
-        seconds: limit of the random steps; other parts take a share of it.
+        seconds: limit of the random steps; other parts take as long, or a share of it.
         timeout: seconds after which a constructor, a step or a reset counts as hanging and is killed. Gymnasium's
             checker, and the check of states, get so many seconds in addition to their expected time.
         env_kwargs, wrappers: as for `treadle.collect`.
         progress: called with a few words for each part before it begins.
 
     Returns:
-        The report, to be printed. `ok` is True without a fault. The worst finding comes first.
+        The report, to be printed. Its `ok` is True if no fault was found. Faults come first, the worst one at the top.
 
     Raises:
-        UsageError: `env` does not name an environment, or its constructor takes other arguments.
+        UsageError: `env` does not name an environment, or its constructor takes other arguments. A fault of the
+            environment is not raised: see `Report.raise_for_faults`.
     """
     recipe = EnvRecipe.of(env_of(env), env_kwargs, wrappers)
     report = Report(env_name(recipe.env), ADVICE)

@@ -59,8 +59,9 @@ class Walk:
     """The records of some steps.
 
     Attributes:
-        records: one a reset or step: a number for each of `PARTS`.
-        seconds, resets: durations of each step, and of each reset, that returned.
+        records: one a reset or step: a check sum or flag for each of `PARTS`; 0 for a part that it does not have.
+        seconds, resets: durations of each step, and of each reset, that returned. Those of `growth` are 0, one an
+            episode.
         busy: seconds of processor time in the steps, of all threads together.
         ended: episodes that the environment ended.
         oddities: kind -> text of the first violation of the spaces or of Gymnasium's interface.
@@ -121,7 +122,7 @@ class EnvProbe(Program):
     """The program of a worker that checks an environment.
 
     Args:
-        recipe: of the environment.
+        recipe: of the environment that is checked.
     """
 
     def __init__(self, recipe: EnvRecipe) -> None:
@@ -242,13 +243,13 @@ class EnvProbe(Program):
                 yield
 
     def raises(self, seed: int) -> None:
-        """Play some steps and raise, as a failing environment does."""
+        """Play some steps and raise ArithmeticError, as a failing environment does."""
         for at, _ in enumerate(self._play(self._env, seed, 5, Walk())):
             if at == 4:
                 raise ArithmeticError("a drill")
 
     def growth(self, seed: int, resets: int, seconds: float) -> Walk:
-        """Play `resets` short episodes, each after a reset with a different seed."""
+        """Play `resets` episodes of at most `SHORT` steps, each from its own seed, for at most `seconds` seconds."""
         seen, files = Walk(), _files()
         for fifth in range(5):
             end = time.perf_counter() + seconds / 5
@@ -338,7 +339,7 @@ class Checked:
                 self._odd("space", f"{name} is {shown(now)} after {where}, and was {shown(space)}: it must stay")
 
     def info(self, info: Any, where: str) -> int:
-        """Check an info and return its number."""
+        """Check an info and return its check sum; 0 if it holds itself."""
         try:
             number = print_of(info)
         except RecursionError:
@@ -351,7 +352,7 @@ class Checked:
         return number
 
     def observed(self, observation: Any, where: str) -> int:
-        """Check an observation and return its number."""
+        """Check an observation and return its check sum."""
         if self._before is not None and print_of(self._before[0]) != self._before[1]:
             self._odd("reused", "an observation that it has returned is written over by the next one")
         try:
@@ -382,7 +383,7 @@ def flat(value: Any) -> Iterator[Any]:
 
 
 def print_of(value: Any, start: int = 0) -> int:
-    """Return a number that is the same for values that are equal to the last bit. Clocks in dicts are left out."""
+    """Return a check sum, the same for values that are equal to the last bit. `CLOCKS` in dicts are left out."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
         start = zlib.crc32(f"{value.dtype}{value.shape}".encode(), start)
         return zlib.crc32(np.ascontiguousarray(value).tobytes(), start)
@@ -436,13 +437,13 @@ def _stat(pid: int) -> list[str]:
 
 
 def parent_of(pid: int) -> int:
-    """Return the pid of a process's parent; 0: the process has ended."""
+    """Return the pid of a process's parent; 0: the process has ended, or there is no /proc."""
     found = _stat(pid)
     return int(found[1]) if found else 0
 
 
 def runs(pid: int) -> bool:
-    """Return True if the process exists and has not ended; False for a zombie."""
+    """Return True if the process exists and has not ended; False for a zombie, or for another user's process."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, PermissionError):

@@ -1,6 +1,7 @@
 """The report of `treadle info` on a machine: installed packages, the kernel's limits, and causes of trouble.
 
-`seen` collects the facts; `remarks`, a pure function, decides about them. Neither names a person, a host or a path.
+`seen` collects the facts; `remarks`, a pure function, decides about them. Neither names a person, a host or a user's
+file.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def machine() -> Report:
 
 
 def seen() -> dict[str, Any]:
-    """Return all facts as values for JSON. None: missing, or without a limit."""
+    """Return all facts as values for JSON. None: missing, unknown or without a limit."""
     from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 
     files = [None if limit == RLIM_INFINITY else limit for limit in getrlimit(RLIMIT_NOFILE)]

@@ -41,7 +41,10 @@ DRAWN = 64  # random actions of each slot
 class Arrangement:
     """One arrangement of a vector.
 
-    `workers` None: the caller steps all slots. `least` None: without partial batches.
+    Attributes:
+        workers: number of workers; None: the caller steps all slots.
+        inline: number of slots that the caller steps.
+        least: slots of a partial batch (`min` of `recv`); None: all slots are stepped together.
     """
 
     workers: int | None
@@ -63,9 +66,10 @@ class Tuning:
     """The result of `tune`.
 
     Attributes:
-        env, num_envs: the environment as code, and the number of them.
+        env: the environment as code.
+        num_envs: the number of environments.
         rates: arrangement -> steps a second in each round; the simplest arrangement first. A slow arrangement is
-            tried in the first rounds alone.
+            stepped in the first rounds alone.
         verdicts: arrangement -> the verdict on its vector.
         others: cores that other programs used meanwhile; None: unknown.
     """
@@ -120,7 +124,7 @@ class Tuning:
 def worth_trying(n: int, cores: int, found: Measured | None) -> list[Arrangement]:
     """Return the first arrangements of n slots to try, the simplest first. Pure.
 
-    `found`: the measurement of a step, as for `workers="auto"`; None: unknown.
+    `cores`: number of usable cores. `found`: the measurement of a step, as for `workers="auto"`; None: unknown.
     """
     workers, alone = min(n, cores), Arrangement(None, n)
     each = Arrangement(min(n, MOST_WORKERS))
@@ -135,7 +139,10 @@ def worth_trying(n: int, cores: int, found: Measured | None) -> list[Arrangement
 
 
 def meant(change: str, n: int, now: Arrangement) -> Arrangement | None:
-    """Return the arrangement for a change that a verdict proposes; None: it is not a change of a vector. Pure."""
+    """Return the arrangement for a change that a verdict proposes; None: no arrangement of a vector has it. Pure.
+
+    `n`: the number of slots; `now`: the arrangement that the verdict is about.
+    """
     found = re.fullmatch(r"(workers=|inline=|recv\(min=)(\d+)\)?", change)
     if found is None:
         return None
@@ -188,7 +195,7 @@ class Running:
             self.vector.recv(min=left)
 
     def turn(self, seconds: float) -> float:
-        """Step for so many seconds and return the steps a second."""
+        """Step for so many seconds, at least once, and return the steps of all slots a second."""
         steps, began = 0, time.perf_counter()
         while time.perf_counter() - began < seconds or not steps:
             if self.how.least is None:
@@ -220,12 +227,17 @@ def tune(
         policy: acts in the loop; see `treadle.collect`. None: random actions that are drawn beforehand.
         num_envs: number of environments of the vector.
         seed: of the environments and the policy.
-        seconds: of stepping, all arrangements together, without their start.
-        env_kwargs: of the environment.
-        progress: called with words for the present part.
+        seconds: of stepping, all arrangements together, without their start. Each is stepped in at least four rounds.
+        env_kwargs: keyword arguments of the environment; None: none.
+        progress: called with words for each part before it begins.
+
+    Returns:
+        The rates and verdicts of all arrangements. `best` is the simplest one whose standing is at most 2 % below the
+        highest (see `Tuning.standings`). `code` is a line that makes its vector.
 
     Raises:
-        UsageError, and the errors of `VectorEnv`.
+        UsageError: `num_envs` is not a whole number above 0, `seconds` is not above 0, or `env` names no environment.
+        The errors of `VectorEnv`, and those of the policy.
     """
     check_whole(none=False, num_envs=num_envs)
     check_seconds("seconds", seconds)

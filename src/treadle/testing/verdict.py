@@ -21,8 +21,8 @@ class Finding:
     Attributes:
         level: "fault": runs fail or cannot be repeated. "warning": the environment works, but will surprise its users.
         about: one word for the subject of the check.
-        what: the observation.
-        advice: the remedy.
+        what: the observation, at most `MOST` characters.
+        advice: the remedy; "": none is known.
     """
 
     level: str
@@ -53,7 +53,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Return True if the check found no fault."""
+        """True if the check found no fault. Warnings may be there."""
         return not self.faults
 
     @property
@@ -80,7 +80,7 @@ class Report:
         return any(each.about == about for each in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as a dict for JSON."""
+        """Return the report as a dict for JSON, without the table `advice`."""
         return {"ok": self.ok, **{name: part for name, part in asdict(self).items() if name != "advice"}}
 
     def raise_for_faults(self) -> None:
@@ -104,7 +104,7 @@ class Report:
 
 
 class CheckFailed(TreadleError, AssertionError):
-    """A check has found faults. Attribute: report."""
+    """A check has found faults. `report`: its result."""
 
     report: Report
 
