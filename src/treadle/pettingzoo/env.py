@@ -93,7 +93,7 @@ class AgentsLayout:
 
     @classmethod
     def of(cls, env: Any) -> AgentsLayout:
-        """Make the layout of a PettingZoo environment. Raises UsageError if it has no `possible_agents`."""
+        """Make the layout of a PettingZoo environment. Raises UsageError without `possible_agents`."""
         agents = tuple(getattr(env, "possible_agents", ()))
         if not agents:
             raise UsageError(
@@ -154,7 +154,7 @@ class AgentsLayout:
 
         `alive` (bool[n, agents]): True for agents that act. An agent that acts in none of the slots may be missing.
 
-        Raises UsageError for an unknown agent, a missing agent, and another number of actions.
+        Raises UsageError for an unknown agent and a missing agent, and for stacked agents' actions of unequal shapes.
         """
         unknown = [agent for agent in actions if agent not in self.action_spaces]
         if unknown:
@@ -200,19 +200,23 @@ class AgentsEnv(gym.Env):
     """One environment of several agents; `treadle.pettingzoo.env` describes a row.
 
     `reset` and `step` are Gymnasium's. An action has one part for each agent; the parts of agents that do not act are
-    ignored. The reward is the sum of the agents' rewards.
+    ignored. The reward is the sum of the agents' rewards. `render` raises UsageError with render_mode=None.
 
     An episode ends when no agent is left. It is truncated if an agent was truncated in the last step, else terminated.
     `info` has the agents' infos by name, without empty ones. In the step that ends an agent's own episode, the agent's
-    info has `{"episode": {"r": its return, "l": its actions}}`.
+    info has `{"episode": {"r": its return, "l": the number of its actions}}`.
 
     Args:
         make: returns a `pettingzoo.ParallelEnv`; with `turns`, a `pettingzoo.AECEnv`.
         turns: True if agents take turns (AEC).
         **kwargs: for `make`.
 
+    Attributes:
+        env: the PettingZoo environment.
+        layout: of its agents.
+
     Raises:
-        UsageError: the environment is of the other kind than `turns` says.
+        UsageError: the environment is of the other kind than `turns` says, or has no `possible_agents`.
     """
 
     state_is_all = True  # `treadle.states` then does not look below this environment

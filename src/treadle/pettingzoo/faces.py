@@ -34,6 +34,7 @@ class AgentsFace:
 
     Attributes:
         vec: the vector of environments, whose batches `treadle.pettingzoo.env` describes.
+        layout: of the agents in a slot's observation and action.
         agents, possible_agents: the names of all possible agents.
     """
 
@@ -53,7 +54,7 @@ class AgentsFace:
         self._now = np.zeros((vec.num_envs, len(self.agents)), np.bool_)  # agents that act next, in all slots
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[Any, Any]]:
-        """As `VectorEnv.reset`: environment i gets seed + i."""
+        """Do as `VectorEnv.reset`: environment i gets seed + i."""
         observations, infos = self.vec.reset(seed=seed, options=options)
         none = np.zeros(len(observations["rewards"]), np.bool_)
         return self._handed(observations, none, infos, lambda: none)[::4]
@@ -61,26 +62,32 @@ class AgentsFace:
     def step(self, actions: Any) -> Five:
         """Step every environment; return observations, rewards, terminations, truncations, infos, in this form.
 
-        Actions of agents that are not `alive` are ignored, but must be valid. Raises the errors of `VectorEnv.step`;
-        `partial` of an error is a batch of `vec`.
+        Actions of agents that are not `alive` are ignored, but must be valid. Raises UsageError for actions in another
+        form, and the errors of `VectorEnv.step`; `partial` of an error is a batch of `vec`.
         """
         observations, _, terminated, truncated, infos = self.vec.step(self._given(actions, self._now))
         return self._handed(observations, terminated | truncated, infos, lambda: self.vec.valid)
 
     @property
     def alive(self) -> np.ndarray:
-        """bool[n, agents] after the last batch: True for agents that act next, in turn games one an environment."""
+        """bool[n, agents] after the last batch: True for agents that act next, in turn games one an environment.
+
+        Raises UsageError before the first batch.
+        """
         return self._outcome.alive
 
     @property
     def acted(self) -> np.ndarray:
-        """bool[n, agents] of the last batch: True for agents whose action was taken, whose rows are transitions."""
+        """bool[n, agents] of the last batch: True for agents whose action was taken, whose rows are transitions.
+
+        Raises UsageError before the first batch.
+        """
         return self._outcome.acted
 
     def rollout(self, policy: Callable[[Any], Any] | None = None, *, steps: int) -> Rollout:
-        """As `VectorEnv.rollout`; observations for `policy`, its actions and the result are in this form.
+        """Do as `VectorEnv.rollout`; observations for `policy`, the policy's actions and the result are in this form.
 
-        `valid` is True for transitions, which have an agent's action.
+        The result's `valid` is True for transitions, which have an agent's action.
         """
         act = policy and (lambda batch: self._given(policy(self._cut(batch["observation"], 0)), batch["alive"]))
         made, cut = self.vec.rollout(act, steps=steps), self._cut
@@ -108,7 +115,10 @@ class AgentsFace:
         self.vec.async_reset(seed=seed, options=options)
 
     def send(self, actions: Any, env_id: Any = None) -> None:
-        """Begin a step of the environments `env_id` (None: all), with actions in this form."""
+        """Begin a step of the environments `env_id` (None: all), with actions in this form.
+
+        `env_id` is as in the infos of `recv`: in rows, an environment's number stands once for each of its agents.
+        """
         if env_id is not None:
             env_id = np.atleast_1d(env_id)[:: self.width]
         self.vec.send(self._given(actions, self._now if env_id is None else self._now[env_id]), env_id)
@@ -116,8 +126,8 @@ class AgentsFace:
     def recv(self, *, min: int | None = None, max: int | None = None, timeout: float | None = None) -> Five:
         """Return the results of the environments that are ready first, in this form.
 
-        `min` and `max` count environments. infos have "env_id" (for `send`) and "valid"; `alive` and `acted` are of
-        these environments.
+        `min`, `max` (numbers of environments) and `timeout` are those of `VectorEnv.recv`. infos have "env_id" (for
+        `send`) and "valid"; `alive` and `acted` are of these environments.
         """
         observations, _, terminated, truncated, infos = self.vec.recv(min=min, max=max, timeout=timeout)
         ids, valid = infos.pop("env_id"), infos.pop("valid")
@@ -126,11 +136,11 @@ class AgentsFace:
         return five
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call `VectorEnv.call`; returns one result an environment."""
+        """Call `VectorEnv.call`, and return one result for each environment."""
         return self.vec.call(name, *args, **kwargs)
 
     def render(self) -> tuple[Any, ...]:
-        """Return one frame an environment."""
+        """Return one frame for each environment."""
         return self.vec.render()
 
     def close(self, **kwargs: Any) -> None:
@@ -210,6 +220,9 @@ class AgentRows(AgentsFace, gym.vector.VectorEnv):
     Attributes:
         agent_id: int64[rows], the index of the row's agent in `agents`.
         env_id: int64[rows], the row's environment.
+
+    Raises:
+        UsageError: agents have different spaces, or spaces without a fixed shape.
     """
 
     fill = True
@@ -239,9 +252,9 @@ class AgentRows(AgentsFace, gym.vector.VectorEnv):
         return self.acted.reshape(-1)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[Any, Any]]:
-        """As `VectorEnv.reset`: environment i gets seed + i.
+        """Do as `VectorEnv.reset`: environment i gets seed + i.
 
-        options["reset_mask"] has all rows of an environment or none of them.
+        options["reset_mask"] has all rows of an environment or none of them. Raises UsageError for any other mask.
         """
         if isinstance(options, dict) and "reset_mask" in options:
             mask = np.asarray(options["reset_mask"]).reshape(self.vec.num_envs, -1)
@@ -302,7 +315,8 @@ def make_vec(
             `env`, as for `treadle.make_vec`.
 
     Raises:
-        UsageError: `env` cannot be called, an unknown form, or agents with different spaces in rows.
+        UsageError: `env` cannot be called, `form` is unknown, agents have different spaces in rows, or `infos` is not
+            "gymnasium".
         StartupFailed: an environment of the other kind than `turns` says, or without `possible_agents`.
         The errors of `treadle.make_vec`.
     """

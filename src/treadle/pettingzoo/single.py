@@ -22,7 +22,11 @@ class ParallelEnv(pettingzoo.ParallelEnv):
 
     Args:
         env: as for `make_vec`.
-        **options: as for `make_vec`; `workers` is 1 and `inline` is 0.
+        **options: as for `make_vec`, except `form`, `workers`, `inline` and `autoreset_mode`, which are fixed.
+
+    Attributes:
+        vector: the `AgentsVector` of one environment.
+        agents: the agents that act next; [] before the first reset.
     """
 
     def __init__(self, env: Callable[..., Any], **options: Any) -> None:

@@ -20,7 +20,7 @@ from treadle.wire.messages import snapshot
 
 
 def array_of(values: Sequence[Any]) -> np.ndarray:
-    """Return the values of steps as one array, of objects where they have no common shape or are not numbers."""
+    """Return the values of steps as one array; of objects if they have no common shape, or are objects themselves."""
     try:
         return np.asarray(values)
     except ValueError:  # of different shapes
@@ -28,7 +28,7 @@ def array_of(values: Sequence[Any]) -> np.ndarray:
 
 
 def stacked(values: Sequence[Any]) -> Any:
-    """A list of values of steps as a tree of arrays, time first; dicts and tuples are nodes of the tree."""
+    """Return a list of values of steps as a tree of arrays, time first; dicts and tuples are nodes of the tree."""
     first = values[0]
     if type(first) is dict or (type(first) is tuple and not hasattr(first, "_fields")):
         return trees.map(lambda *leaves: array_of(leaves), first, *values[1:])
@@ -36,12 +36,12 @@ def stacked(values: Sequence[Any]) -> Any:
 
 
 def kept(info: Mapping[str, Any]) -> dict[str, Any]:
-    """An info to keep: its arrays are copied, since environments use theirs again; anything else is as it is."""
+    """Return an info to keep. Its arrays are copied, as environments use theirs again; other values are not."""
     return {key: value.copy() if type(value) is np.ndarray else value for key, value in info.items()}
 
 
 def columns_of(infos: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """One array of len(infos) rows for each key. A key that some rows lack gets a second column, `_<key>`."""
+    """Return an array of len(infos) rows for each key. A key that some rows lack gets a second column, `_<key>`."""
     if not any(infos):
         return {}
     rows = len(infos)
@@ -69,7 +69,7 @@ def columns_of(infos: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def absent(like: Any, rows: int) -> Any:
-    """A column of rows that say nothing, for one like this."""
+    """Return a column of `rows` rows without a value, of the shape and dtype of `like`: zeros, or None for objects."""
     if isinstance(like, dict):
         return {key: absent(value, rows) for key, value in like.items()}
     if like.dtype.kind in "biufc":
@@ -78,17 +78,19 @@ def absent(like: Any, rows: int) -> Any:
 
 
 class ColumnsBuffer(Recorder):
-    """`begin`, then drive `play` until it returns, then `keep`; and once more, until `columns` has them all.
+    """Several episodes one after the other, for samplers.
+
+    For each: `begin`, then drive `play` until it returns, then `finish_episode`. `columns` returns them all.
 
     Args:
-        observations: of their space.
-        action_shape: of an action.
+        observations: layout of the observation space.
+        action_shape: shape of an action.
 
     Attributes:
         lengths: steps of each episode since `clear`.
         ends: (terminated, truncated) of each.
-        rows: steps of all.
-        nbytes: of their observations.
+        rows: steps of all episodes.
+        nbytes: bytes of their observations.
     """
 
     def __init__(self, observations: Layout, action_shape: Any) -> None:
@@ -105,7 +107,7 @@ class ColumnsBuffer(Recorder):
         return self._base * self._row_bytes
 
     def clear(self) -> None:
-        """Forget what was played; its arrays are written again from now on."""
+        """Forget all episodes; their arrays are written again from now on."""
         self._clear()
         self.lengths: list[int] = []
         self.ends: list[tuple[bool, bool]] = []
@@ -113,13 +115,13 @@ class ColumnsBuffer(Recorder):
         self._episode_infos: list[dict[str, Any]] = []
 
     def begin(self, observation: Any, episode_info: Mapping[str, Any]) -> None:
-        """Begin with the result of a reset. An episode that was not kept is dropped."""
+        """Begin an episode with the result of a reset. An episode that is not finished is dropped."""
         self._give_up()
         self._begin(observation)
         self._first_info = kept(episode_info)
 
     def finish_episode(self, ends: tuple[bool, bool]) -> None:
-        """`play` has returned these."""
+        """Keep the episode whose `play` has returned `ends`."""
         self.lengths.append(self.length)
         self.ends.append(ends)
         self._lasts.append(snapshot(self.last))
@@ -127,7 +129,9 @@ class ColumnsBuffer(Recorder):
         self._base += self.length
 
     def columns(self, *, copy: bool) -> dict[str, Any]:
-        """Return the episodes since `clear`, as an `EpisodeBatch` takes them. Without `copy` arrays hold until `clear`.
+        """Return the finished episodes since `clear`, as an `EpisodeBatch` takes them.
+
+        `copy`: False: arrays of observations hold until `clear`.
 
         Raises `BadStep` for a reward that is not a real number, ValueError for policies' infos whose keys vary.
         """
@@ -161,7 +165,7 @@ class ColumnsBuffer(Recorder):
 
 
 def _strict(infos: list[dict[str, Any]]) -> dict[str, Any]:
-    """As the worker stacks its agent's infos: every step has every key."""
+    """Return one array for each key of an agent's infos. Raises ValueError unless every step has every key."""
     keys = infos[0].keys() if infos else {}.keys()
     if any(info.keys() != keys for info in infos):
         raise ValueError("the agent's infos have different keys on different steps")

@@ -20,8 +20,11 @@ class BadStep(TreadleError, TypeError):
 
 
 def in_step(error: BaseException, step: int | None, episode: int | None = None) -> None:
-    """Note in which step of its episode (from 1; 0: its reset) an error was raised, and in which episode, for who
-    reports it. The first word stands: it is that of who was nearest."""
+    """Note at an error the step that raised it (from 1; 0: the reset; None: unknown), and the episode, for its report.
+
+    An earlier note stands, as it was made nearer to the error. The own step of a BadStep is noted in place of `step`.
+    `episode`: its number; None: unknown, and not noted.
+    """
     if type(error) is BadStep and error.step is not None:
         step = error.step
     placed = attributes_of(error)
@@ -31,7 +34,10 @@ def in_step(error: BaseException, step: int | None, episode: int | None = None) 
 
 
 def numbers(rewards: list[Any]) -> np.ndarray:
-    """Rewards as float64[len(rewards)]. Checked for a whole episode at once: looking at types is cheap in bulk."""
+    """Return rewards as float64[len(rewards)]. Raises `BadStep` for a reward that is not a real number, or too large.
+
+    Types are checked for a whole episode at once, which is cheap.
+    """
     if not all(issubclass(kind, _PLAIN) for kind in set(map(type, rewards))):
         for step, reward in enumerate(rewards, 1):
             scalar = isinstance(reward, np.ndarray) and reward.shape == () and reward.dtype.kind in "biuf"
@@ -49,7 +55,10 @@ def numbers(rewards: list[Any]) -> np.ndarray:
 
 
 def flag(name: str, value: Any, step: int) -> bool:
-    """Return terminated or truncated of a `step` as a bool."""
+    """Return terminated or truncated of a step as a bool. Raises `BadStep` unless it is a bool, 0 or 1.
+
+    `name`: which one; `step`: the number of the step.
+    """
     if value is True or value is False:
         return value
     if isinstance(value, np.ndarray) and value.shape == ():
@@ -78,14 +87,14 @@ def stepped(result: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
 
 
 def _outline(result: Any) -> str:
-    """Such as "4 values (ndarray, float, bool, dict)", or the one value that it is."""
+    """Return a text such as "4 values (ndarray, float, bool, dict)", or the type of a single value."""
     if not isinstance(result, tuple | list):
         return f"one {type(result).__name__}" + (f" of shape {result.shape}" if isinstance(result, np.ndarray) else "")
     return f"{len(result)} values ({', '.join(type(each).__name__ for each in result)})"
 
 
 def shown(value: Any) -> str:
-    """A value in a few words: what it is, and its type where that does not say it."""
+    """Return a value in a few words: its text and its type."""
     text = " ".join(repr(value).split())
     text = text if len(text) <= 60 else text[:57] + "..."
     if isinstance(value, np.ndarray):

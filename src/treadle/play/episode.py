@@ -22,7 +22,7 @@ class Episode:
     (text, graphs, sequences) is a plain list with one value per row.
 
     Attributes:
-        index: of the episode in the run, from 0. It alone (with the run's seed) decides the contents.
+        index: of the episode in the run, from 0. The run's seed and the index alone decide the contents.
         seed: of the environment's reset.
         observations: tree of [T+1, ...]; row 0 is the reset's, row T the terminal one.
         actions: tree of [T, ...].
@@ -31,9 +31,10 @@ class Episode:
         truncated: bool[T]; only the last can be True.
         infos: T+1 dicts, the reset's first; an empty tuple when infos are not kept.
         policy_infos: T dicts, or an empty tuple without policy infos.
-        final_info: the info of the last step, also when infos are not kept; only in the process that made it.
-        first_info: of the reset, likewise.
-        seconds: from its reset to its end, likewise; NaN elsewhere.
+        final_info: the info of the last step, also when infos are not kept; {} in other processes than the one that
+            made the episode.
+        first_info: the info of the reset, likewise.
+        seconds: time from the end of the reset to the end of the episode; NaN in other processes.
     """
 
     index: int
@@ -77,8 +78,11 @@ class Episode:
 
 
 def success_of(info: Mapping[str, Any], keys: Iterable[str] = SUCCESS_KEYS) -> bool | None:
-    """Was an episode a success, as its last info says under the first of these keys that it has? None: it does not say,
-    or not by a number or bool. To be asked where the episode was made."""
+    """Return True if an episode was a success, by the first of `keys` that its last info has.
+
+    None: the info has none of the keys, or its value is not one number or bool. Call it in the process that made the
+    episode.
+    """
     said = next((info[key] for key in keys if key in info), None)
     try:
         value = np.asarray(said)

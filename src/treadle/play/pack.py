@@ -25,23 +25,34 @@ Note = tuple[int, int, int, bytes | None]  # index, seed, steps, a pickle of wha
 
 @dataclass(frozen=True)
 class Tree:
-    """A value over time, of several episodes. `plan`: of its space; `leaves`: an array each, None of a loose one."""
+    """A value over time, of several episodes.
+
+    Attributes:
+        plan: of its space.
+        leaves: an array for each leaf, the episodes one behind the other; None: the leaf has no fixed shape.
+    """
 
     plan: Plan
     leaves: list[np.ndarray | None]
 
     def rows(self, start: int, stop: int, loose: Iterator[Any]) -> Any:
-        """Return a copy of some rows, so that a kept episode does not keep the others in memory."""
+        """Return a copy of some rows, so that a kept episode does not keep the others in memory.
+
+        `loose`: gives the values of the leaves without a fixed shape.
+        """
         found = [next(loose) if leaf is None else leaf[start:stop].copy() for leaf in self.leaves]
         return unflatten(self.plan, found)
 
 
 @dataclass(frozen=True)
 class Pack:
-    """Attributes:
-    notes: of each episode.
-    observations, actions, rewards, terminated, truncated: of all of them, as an `Episode` has them.
-    infos: are infos kept? They are empty where an episode's note has no pickle.
+    """Several small episodes, whose arrays lie one behind the other.
+
+    Attributes:
+        notes: (index, seed, steps, pickle) of each episode; the pickle has all that is not in the arrays. None: there
+            is nothing else.
+        observations, actions, rewards, terminated, truncated: of all episodes, as an `Episode` has them.
+        infos: True: infos are kept; those of an episode without a pickle are empty.
     """
 
     notes: list[Note]
@@ -53,11 +64,11 @@ class Pack:
     infos: bool
 
     def lengths(self) -> list[tuple[int, int]]:
-        """(index, steps) of each episode."""
+        """Return (index, steps) of each episode."""
         return [(index, steps) for index, _, steps, _ in self.notes]
 
     def episodes(self) -> Iterator[tuple[int, int, Episode | Exception]]:
-        """(index, steps, the episode), or why it cannot be read: it has an object of a class that is not here, say."""
+        """Yield (index, steps, episode); in place of an episode that cannot be read, the exception of reading it."""
         at = seen = 0
         for index, seed, steps, rest in self.notes:
             first, row = at, seen
@@ -95,12 +106,12 @@ class Packer:
     """Gathers episodes for a pack.
 
     Args:
-        observations, actions: of their spaces.
-        infos: are infos kept?
-        most: bytes of an episode's arrays.
+        observations, actions: layouts of the spaces.
+        infos: True: infos are kept.
+        most: bytes of an episode's arrays up to which it is a small one.
 
     Attributes:
-        nbytes: of what was taken.
+        nbytes: bytes of the episodes that are gathered.
     """
 
     def __init__(self, observations: Layout, actions: Layout, infos: bool, most: int) -> None:
@@ -138,7 +149,7 @@ class Packer:
         return True
 
     def pack(self) -> Pack:
-        """All that was taken; there is at least one."""
+        """Return the episodes that were gathered, at least one, and forget them."""
         observations, actions = self._layouts
         found, notes = self._episodes, self._notes
         self._episodes, self._notes, self.nbytes = [], [], 0

@@ -1,4 +1,4 @@
-"""One environment and the recorder of its episodes: who sends the actions is not a player's business."""
+"""One environment and the recorder of its episodes. A player does not know who sends the actions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Player:
 
     Attributes:
         send: takes (action, policy info or None) for the present episode, returns the next observation to act on.
-            Raises as `Recorder.play`, and StopIteration with (terminated, truncated) at the end. None: no episode.
+            Raises as `Recorder.play`, and StopIteration with (terminated, truncated) at the end. None: no episode is
+            played.
         alone: the policy that plays the episode to its end; None: actions come from outside. See `Recorder.play`.
         timed: wraps the environment's step to note an event; None: nothing is traced.
     """
@@ -41,7 +42,7 @@ class Player:
         self.env, self._record, self._most = env, record, most
 
     def play(self, observation: Any) -> Any:
-        """Play on from here: the first observation that waits for an action. Raises as `send`."""
+        """Play on from `observation`; return the first observation that waits for an action. Raises as `send`."""
         step = self.env.step if self.timed is None else self.timed(self.env.step)
         playing = self._record.play(step, observation, self._most, self.alone)
         self.send = playing.send
@@ -56,9 +57,9 @@ class EpisodePlayer(Player):
         env: built by the recipe.
         record: the recorder of episodes.
         start: called with the policy's seed when an episode begins.
-        shares: gets the seconds of resets.
+        shares: the seconds of resets are added to it.
         seeds: True: global generators are seeded when an episode begins.
-        turns: None, or of an environment that shares its process with others that are played.
+        turns: the turns of environments that share the process; None: the environment is the only one.
     """
 
     def __init__(
@@ -79,8 +80,11 @@ class EpisodePlayer(Player):
         self._begun, self._turns = 0, turns  # episodes of the present environment
 
     def begin(self, index: int, root: int, order: RolloutOrder | None = None) -> Any:
-        """An episode's first observation; `FailedEpisode` where the order lets it be skipped, and it fails in an
-        environment that has played no other. Raises, with its place, what building, resetting and the policy raise."""
+        """Begin episode `index` of the run with seed `root`, and return its first observation.
+
+        Returns `FailedEpisode` if the order allows skipping, and the episode fails in an environment that has played no
+        other. `order` None: nothing is skipped. Raises, with its place, what building, resetting and the policy raise.
+        """
         record = self.record
         seed, policy_seed = seeding.episode_env_seed(root, index), seeding.episode_policy_seed(root, index)
         while True:
@@ -118,7 +122,7 @@ class EpisodePlayer(Player):
 
     @property
     def acts(self) -> Any:
-        """How the episode at hand is given its actions, see `send`."""
+        """The function that gives the present episode an action, see `send`."""
         return self.send if self._turns is None else self._act
 
     def _act(self, given: Any) -> Any:
@@ -133,13 +137,15 @@ class EpisodePlayer(Player):
             turns.look(self.record.length)
 
     def again(self, error: BaseException, order: RolloutOrder) -> Any:
-        """The episode at hand has raised: as `begin` in a new environment. Where it may not be skipped the error is
-        raised on, with its place."""
+        """Begin the present episode, which has raised `error`, again in a new environment; return as `begin`.
+
+        Raises the error, with its place, if the episode may not be skipped.
+        """
         error = placed(error, "step", self.record, self.record.action, playing=True)
         return self._lost(error, order) or self.begin(self.record.index, order.root, order)
 
     def go_on(self) -> Any:
-        """An episode that has grown suspiciously long goes on without a limit: its latest observation."""
+        """Go on without a limit of steps in a suspiciously long episode, and return its latest observation."""
         self._most = 1 << 62
         return self.play(self.record.last)
 
@@ -153,8 +159,11 @@ class EpisodePlayer(Player):
         self.env, self._begun = self._recipe.env.build(), 0
 
     def _lost(self, error: BaseException, order: RolloutOrder) -> FailedEpisode | None:
-        """An episode whose failure may be skipped has failed; there is a new environment now. None: the one that failed
-        had played others before, so the episode is to be tried again. Raises what may not be skipped."""
+        """Build a new environment after an episode's failure, and return the failed episode.
+
+        None: the environment had played others before, so the episode is tried again. Raises the error if the episode
+        may not be skipped, and what building raises.
+        """
         known = attributes_of(error)
         phase = known["treadle_phase"]
         if not order.skip or phase not in SKIPPED or not issubclass(type(error), Exception | SystemExit):
@@ -171,8 +180,10 @@ class EpisodePlayer(Player):
 def placed(
     error: BaseException, phase: str, buffer: EpisodeBuffer, action: Any, *, playing: bool = False
 ) -> BaseException:
-    """Return the exception with its episode, which the server's report reads, and with the actions of the episode where
-    it was `playing`."""
+    """Return the exception with attributes for the server's report: its phase, episode, seed and step.
+
+    `action`: the latest one, noted in phase "step". `playing`: True: the episode's record for a repro is added.
+    """
     where: dict[str, Any] = {"episode": buffer.index, "seed": buffer.seed}
     if phase != "reset":
         where["step"] = buffer.length + 1

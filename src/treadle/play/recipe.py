@@ -20,7 +20,7 @@ ResetOptions = Callable[[int], dict[str, Any] | None] | Sequence[dict[str, Any] 
 
 
 def options_of(given: ResetOptions, index: int) -> dict[str, Any] | None:
-    """The reset's options in episode `index`; None where there are none for it."""
+    """Return the reset's options in episode `index`; None: it gets none. Raises UsageError for other than a dict."""
     if given is None:
         return None
     options = given(index) if callable(given) else given[index % len(given)]
@@ -31,15 +31,16 @@ def options_of(given: ResetOptions, index: int) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class RolloutOrder:
-    """An order to a worker.
+    """An order to a worker to make episodes.
 
     Attributes:
         root: the run's seed.
-        indices: of the episodes to make. None: the episodes of earlier orders are played to their ends.
-        batch, seconds: results that may travel together, and how long one may wait for others. 1 after a death, so that
-            the loss of a worker loses only episodes in play.
+        indices: of the episodes to make. (): the episodes of earlier orders are played to their ends.
+        batch: number of results that may travel together. It is 1 after a death, so that the loss of a worker loses
+            only episodes in play.
         skip: True: an episode that fails in its reset or step becomes a `FailedEpisode`; False: it ends the stream.
-        more: True if others will follow; then rows need not end together with this one.
+        more: True if other orders will follow; then rows need not end together with this one.
+        seconds: that a result may wait for others.
     """
 
     root: int
@@ -65,7 +66,11 @@ class Remark:
 
 @dataclass(frozen=True)
 class FailedEpisode:
-    """An episode that its environment has failed, and failed in a new environment too; a result of length 0."""
+    """An episode that has failed in an environment that had played no other; a result of length 0.
+
+    Attributes:
+        raised: the failure.
+    """
 
     raised: Raised
 
@@ -78,16 +83,16 @@ class Inference:
     Attributes:
         where: "worker": in each worker process, for its own environments. With "caller": in the caller, for all
             environments that are ready (`docs/inference.md`). With "node": once on each node of a cluster. With "auto":
-            in the caller (or on each node) if the policy has `batched = True` or parameters off the CPU. Likewise if it
-            cannot be pickled or is larger than 256 MiB; else in the workers. Speed never decides it.
+            in the caller (or on each node) if the policy has `batched = True`, parameters off the CPU, or more than 256
+            MiB. Likewise if the policy cannot be pickled; else in the workers. Speed does not decide.
         batch_size: in the caller: rows to wait for; None: chosen from measurements.
         max_wait: in the caller: seconds that a slot waits for others; None: chosen from measurements.
-        pad_to: rows of every batch; copies fill short ones. In the workers each plays so many environments. None: all
-            that are ready, or in the workers by `num_envs`.
+        pad_to: rows of every batch; copies fill short batches. In the workers, each plays so many environments. None:
+            a batch has all rows that are ready; in the workers `num_envs` decides.
         n_action_steps: in the caller: actions of one answer that are played; None: an answer is one action.
 
     Raises:
-        UsageError: a value is out of its range, or two contradict each other.
+        UsageError: `where` is none of these, a number is out of its range, or `batch_size` is above `pad_to`.
     """
 
     where: str = "auto"
@@ -106,7 +111,7 @@ class Inference:
 
     @classmethod
     def of(cls, given: Inference | str) -> Inference:
-        """It, or what a plain string says."""
+        """Return `given`, or the inference whose `where` it is. Raises UsageError."""
         return given if isinstance(given, Inference) else cls(where=given)
 
 
@@ -116,7 +121,9 @@ class CallerInference(Inference):
 
     Attributes:
         policy: as `collect` takes it.
-        num_envs: environments that are played at a time; None: some for each worker.
+        num_envs: number of environments that are played at a time; None: some for each worker.
+
+    Raises UsageError as `Inference`, and for a `batch_size` above `num_envs`.
     """
 
     policy: Any
@@ -128,7 +135,7 @@ class CallerInference(Inference):
         self.check_batch(self.num_envs)
 
     def check_batch(self, count: int | None) -> None:
-        """Raises UsageError for batches of more rows than there are environments; None: that is not known yet."""
+        """Raise UsageError if `batch_size` is above `count`, the number of environments; None: it is not known yet."""
         if count is not None and (self.batch_size or 0) > count:
             raise UsageError(
                 f"batch_size={self.batch_size} is more than the {count} environments that are played at "
@@ -141,19 +148,22 @@ class RolloutRecipe:
     """How to set a rollout worker up.
 
     Attributes:
-        env: the environment.
+        env: how the environment is built.
         policy: see `treadle.program.policies`.
-        deterministic: does a policy's `predict` give its best action? Else it draws.
-        rows: environments a worker.
-        max_steps: longest episode (truncated there), None: as the environment says.
-        marks_cuts: is the last step of one that is cut there truncated? Else it has no end, as in garage.
-        infos: keep the step infos?
+        deterministic: True: a policy's `predict` gives its best action; False: it draws.
+        rows: number of environments of a worker.
+        max_steps: steps of the longest episode, which is cut there; None: the environment decides.
+        marks_cuts: True: the last step of an episode that is cut there is truncated. False: it has no end, as in
+            garage.
+        infos: True: the infos of steps are kept.
         sink: None: episodes are sent to the caller. Else called once in the worker, with (worker slot, observation
             space, action space); the object returned has `add(episode) -> result to send instead`, and `close()`.
-        fresh_env: build a new environment for each episode.
-        reset_options: what the reset of each episode is given as `options`; see `treadle.sample.run.Run`.
+        fresh_env: True: build a new environment for each episode.
+        reset_options: the options of each episode's reset; see `treadle.sample.run.Run`.
         asking: how the policy is asked in the caller; None: it is asked in the workers.
-        packs: are small episodes sent together, as a `Pack`? Then who hands them on need not read them.
+        packs: True: small episodes are sent together, as a `Pack`, so that the process between need not read them.
+
+    Raises UsageError for other reset options than a function or a sequence with items.
     """
 
     env: EnvRecipe
@@ -174,7 +184,7 @@ class RolloutRecipe:
 
 
 def check_reset_options(given: Any) -> None:
-    """Raises UsageError for reset options that say nothing."""
+    """Raise UsageError for reset options that are not a function or a sequence with items; None: there are none."""
     if given is not None and not callable(given) and not (isinstance(given, Sequence) and given):
         text = "reset_options is a function of the episode's index, or a sequence of dicts, not an empty one, got"
         raise UsageError(f"{text} {given!r}")
@@ -182,7 +192,12 @@ def check_reset_options(given: Any) -> None:
 
 @dataclass
 class Shares:
-    """Seconds that a worker has spent, by kind. None is negative, and their sum is at most the time that has passed."""
+    """Seconds that a worker has spent, by kind: each at least 0, and in sum at most the time that has passed.
+
+    Attributes:
+        step, policy, reset: in the environment's steps, the policy, and resets.
+        encode: on finished episodes: making, storing and packing them.
+    """
 
     step: float = 0.0
     policy: float = 0.0
@@ -201,15 +216,15 @@ class Shares:
 
     @classmethod
     def together(cls, parts: Iterable[Shares]) -> Shares:
-        """The sum of some."""
+        """Return the sums of several."""
         parts = list(parts)
         return cls(*(sum(getattr(part, each.name) for part in parts) for each in fields(cls)))
 
     def over(self, count: int) -> Shares:
-        """One of so many equal parts."""
+        """Return one of `count` equal parts."""
         return Shares(*(getattr(self, each.name) / count for each in fields(self)))
 
     @property
     def busy(self) -> float:
-        """All of them."""
+        """The sum of all kinds."""
         return self.step + self.policy + self.encode + self.reset

@@ -42,8 +42,8 @@ class TreeColumn:
         layout: of the space.
 
     Attributes:
-        writes: one exact writer a row, from `Layout.row_writer`; `more` extends it.
-        loose: for each leaf without a fixed shape its values; the writer appends to them.
+        writes: one exact writer a row, from `Layout.row_writer`; `more` extends the list.
+        loose: the values of each leaf without a fixed shape; `Recorder` appends to them what a writer returns.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -54,7 +54,7 @@ class TreeColumn:
         self.loose: list[list[Any]] = [[] for _ in layout.loose]
 
     def _reserve(self, leaf: Leaf) -> np.ndarray:
-        """An array [rows, *shape] with as many rows as can be reserved; rows become memory when they are written."""
+        """Return an array [rows, *shape] of as many rows as can be reserved; written rows become memory."""
         memory = reserved(huge=leaf.nbytes >= LARGE)
         rows = max(1, len(memory) // max(1, leaf.nbytes))
         return np.ndarray((rows, *(leaf.shape or ())), leaf.dtype, memory)
@@ -72,30 +72,31 @@ class TreeColumn:
             values.clear()
 
     def rows(self, start: int, stop: int) -> list[Any]:
-        """A copy of some rows of each leaf; None for one without a fixed shape."""
+        """Return a copy of some rows of each leaf; None for one without a fixed shape."""
         return [None if data is None else data[start:stop].copy() for data in self._data]
 
     def tree(self, rows: int, copy: bool) -> Any:
-        """The first `rows` values as a tree of arrays and lists."""
+        """Return the first `rows` values as a tree of arrays and lists. `copy`: False: the arrays are written again."""
         loose = map(list, self.loose)
         values = (next(loose) if each is None else each[:rows] for each in self._data)
         return self._layout.unflatten([each.copy() if copy else each for each in values])
 
 
 class Recorder:
-    """Plays episodes and writes down what is seen and done, row by row; every observation is checked as it is written.
+    """Plays episodes and records observations and actions, row by row; each observation is checked as it is written.
 
     Args:
-        observations: of the space of the observations.
-        actions: None: actions are kept as they are given.
-        keep_info: what is kept of a step's info; None: nothing.
-        keep_policy_info: what is kept of the policy's.
+        observations: layout of the observation space.
+        actions: layout of the action space; None: actions are kept as they are given.
+        keep_info: returns the part of a step's info that is kept; None: nothing is kept.
+        keep_policy_info: returns the part of the policy's info that is kept.
 
     Attributes:
-        length: steps taken so far in the episode at hand.
+        length: number of steps so far in the present episode.
         last, final_info: the latest observation and info, once `play` has ended.
-        asking, action: was `play` asking the policy by itself when it raised, and the latest action that it had.
-        meets: see `play`; 0: it does not.
+        asking: True if `play` was asking the policy by itself when it raised.
+        action: the latest action when `play` raised.
+        meets: when `play` yields in an episode that is played alone, see there; 0: only when it is stopped.
     """
 
     meets = 0
@@ -115,7 +116,7 @@ class Recorder:
         self.asking, self.action = False, None
 
     def _clear(self) -> None:
-        """Forget all that was played; its memory is written again."""
+        """Forget all episodes; their memory is written again."""
         self._base = 0  # the row of the first step of the episode at hand
         self._observations.clear()
         if self._actions is not None:
@@ -127,12 +128,12 @@ class Recorder:
         self._policy_speaks = False
 
     def _begin(self, observation: Any) -> None:
-        """An episode's first observation."""
+        """Begin an episode with its first observation."""
         self.length = 0
         self._write(self._observations, self._base, observation)
 
     def _give_up(self) -> None:
-        """Forget the episode at hand."""
+        """Forget the present episode."""
         base = self._base
         del self._given[base:], self._rewards[base:]
         for infos in (self._infos, self._policy_infos):
@@ -142,13 +143,13 @@ class Recorder:
     def play(
         self, step: Any, observation: Any, most: float, alone: Alone | None = None
     ) -> Generator[Any, tuple[Any, Any], tuple[bool, bool]]:
-        """The episode as a coroutine: yields the observation to act on, is sent (action, policy info or None).
+        """Play the episode as a coroutine: yields the observation to act on, is sent (action, policy info or None).
 
-        An episode that is played `alone` asks the policy by itself until it is stopped. One that `meets` does not for
-        its first step, the one so many after it, and from then on one in `MEET`.
+        An episode that is played `alone` asks the policy by itself until it is stopped. With `meets` above 0,
+        three kinds of steps still yield: the first, the one `meets` steps later, and from then on one in `MEET`.
 
         Ends with (terminated, truncated), both False when `most` steps were taken without an end. Raises what the
-        environment (and policy) raises, `spaces.Mismatch`, and `BadStep`.
+        environment (and policy) raises, `spaces.Mismatch`, `BadStep`, and MemoryError for an episode that is too long.
         """
         observations, actions, base = self._observations, self._actions, self._base
         seen, done = observations.writes, [] if actions is None else actions.writes
@@ -205,9 +206,11 @@ class Recorder:
             raise
 
     def trail(self, acting: bool) -> dict[str, Any] | None:
-        """Return the record of the present episode for a repro: its actions, rewards, and check sums of its first and
-        last observation. The action that raised is included where it was `acting`. None: the episode is too long, or
-        its actions are not in a layout."""
+        """Return the record of the present episode for a repro.
+
+        It holds the actions, the rewards, and check sums of the first and the last observation. `acting`: True: the
+        action of the step that raised is included. None: the episode is too long, or its actions are in no layout.
+        """
         first, steps = self._base, self.length
         done, seen = self._done(first, first + steps + acting), self._observations
         found: dict[str, Any] = {f"action.{i}": leaf for i, leaf in enumerate(done or ())}
@@ -219,7 +222,7 @@ class Recorder:
         return {**found, "checks": np.array([[0, steps], sums], np.int64)}
 
     def _done(self, first: int, stop: int) -> list[np.ndarray] | None:
-        """The actions of some rows, leaf by leaf."""
+        """Return the actions of some rows, leaf by leaf; None: they are in no layout, or have no fixed shape."""
         return None if self._actions is None or self._actions.loose else self._actions.rows(first, stop)
 
     @staticmethod
@@ -237,7 +240,7 @@ class Trail:
 
     Args:
         env: the environment, before the episode's reset.
-        start: the episode's seed, or the state of the environment's generator; None without a generator. Without either
+        start: (the episode's seed, the state of the environment's generator), each None if unknown. If both are None,
             nothing is kept.
     """
 
@@ -249,19 +252,22 @@ class Trail:
         self._seen: list[Any] = []  # the first observation, and the last
 
     def act(self, action: Any) -> None:
-        """It is about to be stepped."""
+        """Record an action, before the environment is stepped with it."""
         self._on &= len(self._actions) < MOST_STEPS
         if self._on:
             self._actions.append(snapshot(action))
 
     def see(self, observation: Any, *rewards: float) -> None:
-        """So it was."""
+        """Record the observation of the reset, or that of a step with its reward."""
         if self._on:
             self._rewards += rewards
             self._seen = [*self._seen[:1], observation]
 
     def entries(self) -> dict[str, Any] | None:
-        """As `Recorder.trail` has it, with the episode's start. None: too long, or no plain action space."""
+        """Return a record as `Recorder.trail` does, with the episode's start.
+
+        None: nothing was kept, the episode is too long, or actions are not arrays of the action space's shape.
+        """
         env, found = self._env, {"start": self._start, "rewards": np.array(self._rewards, np.float64)}
         if not self._on:
             return None
@@ -291,7 +297,7 @@ def misshapen(error: Exception) -> Exception:
 
 
 def dense(infos: list[tuple[int, dict[str, Any]]], rows: int) -> list[dict[str, Any]]:
-    """One dict a row, empty where there is none."""
+    """Return one dict a row from pairs (row, info); {} for a row without an info."""
     if len(infos) == rows:
         return [info for _, info in infos]
     found: list[dict[str, Any]] = [{} for _ in range(rows)]
@@ -303,8 +309,12 @@ def dense(infos: list[tuple[int, dict[str, Any]]], rows: int) -> list[dict[str, 
 class EpisodeBuffer(Recorder):
     """One episode at a time, for collecting: `begin`, then drive `play` until it returns, then `episode`.
 
+    Args:
+        observations, actions: layouts of the spaces.
+        infos: True: infos are kept.
+
     Attributes:
-        index, seed: of the episode in the making; -1 before the first.
+        index, seed: of the present episode; -1 before the first.
     """
 
     def __init__(self, observations: Layout, actions: Layout, *, infos: bool) -> None:
@@ -312,7 +322,7 @@ class EpisodeBuffer(Recorder):
         self.index = self.seed = -1
 
     def begin(self, index: int, seed: int, observation: Any, info: dict[str, Any]) -> None:
-        """The reset's observation. Raises `spaces.Mismatch` when it does not fit."""
+        """Begin an episode with the result of its reset. Raises `spaces.Mismatch` if the observation does not fit."""
         self.index, self.seed, self.meets = index, seed, 1 + index % MEET  # evenly over all episodes
         self._clear()
         self._first_info = {} if self._keep_info is None else self._keep_info(info)

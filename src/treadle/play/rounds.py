@@ -1,10 +1,10 @@
 """The programs that make whole episodes: play each index of an order from (root, index), hand the results on.
 
-One worker plays `rows` environments at once, so that a policy is asked with batches. An episode's environment does not
-matter: everything random in episode i comes from (root, i), and its end does not depend on its neighbours. An order
+One worker plays `rows` environments at once, so that a policy is asked with batches. An episode may be played in any
+of them. Everything random in episode i comes from (root, i), and its end does not depend on its neighbours. An order
 ends as soon as an environment is free and no index is left to begin. The other episodes go on in the next order.
 
-With the policy in the caller, actions come from there (`AskedSlot`). The episode is the same, byte for byte.
+With the policy in the caller, actions come from the caller (`AskedSlot`). The episode is the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -83,8 +83,11 @@ RESULTS = "results"  # the key of an info under which results travel
 class Stretch:
     """The time between two messages, and how it is divided.
 
-    It holds its start, the mark from which seconds of playing are noted in the shares, and the policy's estimated part
-    of those seconds."""
+    Attributes:
+        since: the clock at its start.
+        mark: the clock from which on seconds of playing are not yet noted in the shares.
+        asked: the policy's estimated part of these seconds.
+    """
 
     def __init__(self, shares: Shares) -> None:
         self._shares, self.asked = shares, 0.0
@@ -95,21 +98,21 @@ class Stretch:
         self.since = self.mark = perf_counter()
 
     def settle(self) -> None:
-        """Note how long was played since the mark."""
+        """Note the seconds of playing since `mark` in the shares, and set `mark` to now."""
         clock = perf_counter()
         self._shares.played(clock - self.mark, self.asked)
         self.mark, self.asked = clock, 0.0
 
 
 class RolloutSlot(EpisodeSlot):
-    """Plays episodes with the policy beside it, which is asked about `recipe.rows` rows.
+    """Plays episodes with the policy in the same worker, which is asked about `recipe.rows` rows.
 
     Args:
-        recipe: what is played.
+        recipe: how episodes are played.
         slot: its number.
-        globals: what becomes of the process's global generators.
-        shared: does its process play other slots, too?
-        envs: environments that are built, for the first of the rows; 0: one for each.
+        globals: the treatment of the process's global generators.
+        shared: True if its process plays other slots, too.
+        envs: number of environments that are built, for the first of the rows; 0: one for each row.
     """
 
     def __init__(self, recipe: RolloutRecipe, slot: int, globals: Globals, shared: bool = False, envs: int = 0) -> None:
@@ -156,8 +159,10 @@ class RolloutSlot(EpisodeSlot):
         return Description(env.observation_space, env.action_space, metadata={"spec": portable_spec(env)})
 
     def _play(self, order: RolloutOrder, control: Any) -> Generator[Results, None, Results | None]:
-        """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, FailedEpisode). Ready
-        results are yielded before an exception is raised."""
+        """Yield lists of (index, length, result); among them (index, 0, Remark) and (index, 0, FailedEpisode).
+
+        Ready results are yielded before an exception is raised. The last ones are returned; None: there are none.
+        """
         self._take_results()
         try:
             return (yield from self._rounds(order, control))
@@ -253,7 +258,7 @@ class RolloutSlot(EpisodeSlot):
         return self._take_results() or None
 
     def _over(self, row: int, ends: tuple[bool, bool], order: RolloutOrder, control: Any) -> Results | None:
-        """Return the results of a row whose episode has stopped. None: see `_failed`."""
+        """Return the results of a row whose episode has stopped with `ends`; None: it has failed and begun again."""
         self._time.settle()
         player = self._players[row]
         try:
@@ -267,7 +272,10 @@ class RolloutSlot(EpisodeSlot):
         return self._ended(finished)
 
     def _failed(self, row: int, error: BaseException, order: RolloutOrder, control: Any) -> Results | None:
-        """A row's episode has raised: that it is lost. None: it has been begun again."""
+        """Return the results of a row whose episode has raised: that it is lost. None: it has been begun again.
+
+        Raises the error, with its place, if the policy has raised or the episode may not be skipped.
+        """
         player = self._latest = self._players[row]
         if player.record.asking:
             raise self._blamed(error) from None
@@ -286,7 +294,7 @@ class RolloutSlot(EpisodeSlot):
         self._playing[:], self._now[:] = [None] * self._envs, [None] * self._recipe.rows
 
     def _finished(self, player: EpisodePlayer, terminated: bool, truncated: bool) -> Episode | None:
-        """The episode of a player that has stopped; None: it goes on after all. Raises BadStep."""
+        """Return the episode of a player that has stopped; None: it goes on, as nothing limits it. Raises BadStep."""
         if not (terminated or truncated):
             if self._recipe.max_steps is None:
                 return None
@@ -330,7 +338,7 @@ class RolloutSlot(EpisodeSlot):
             raise
 
     def _blamed(self, error: BaseException) -> BaseException:
-        """A policy's error, placed in the episode of the row it names, or of the first row that is played."""
+        """Return a policy's error, placed in the episode of the row it names, or of the first row that is played."""
         row, now = attributes_of(error).get("treadle_row"), self._now
         context = vars(BaseException)["__context__"].__get__(error)  # its class may make more of reading it
         if row is None and type(context) is Mismatch:
@@ -346,7 +354,7 @@ class RolloutSlot(EpisodeSlot):
         return buffer.index, 0, Remark("endless", text + "max_episode_steps (--max-episode-steps) would cut it")
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An attribute; called when it can be."""
+        """Return an attribute of this slot, or the result of calling it if it can be called."""
         found = getattr(self, name)
         return found(*args, **kwargs) if callable(found) else found
 
@@ -360,7 +368,13 @@ class RolloutSlot(EpisodeSlot):
 
 @dataclass(frozen=True)
 class Begin:
-    """Reset options. index: of the episode. root: the run's seed. anew: build a new environment first."""
+    """The reset options of an `AskedSlot`.
+
+    Attributes:
+        index: of the episode.
+        root: the run's seed.
+        anew: True: build a new environment first.
+    """
 
     index: int
     root: int
@@ -374,8 +388,8 @@ class AskedSlot(RolloutSlot):
         recipe: how an episode is played; its policy is not asked.
         slot: its number.
         globals: the treatment of the process's global generators.
+        n_action_steps: number of steps in each action from the caller; None: one, and actions have no axis for steps.
         shared: True if its process plays other slots, too.
-        n_action_steps: steps of each action from the caller; None: one, and actions have no axis for them.
     """
 
     def __init__(
@@ -444,7 +458,7 @@ class AskedSlot(RolloutSlot):
         return last, 0.0, terminated, truncated, {RESULTS: self._ended(episode)}
 
     def _act_all(self, actions: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Several steps, until the episode ends."""
+        """Make the steps of `actions` [n_action_steps, ...], until the episode ends."""
         assert self._n is not None
         leaves = [np.asarray(leaf) for leaf in self._actions.flatten(actions)]
         told: list[Any] = []
@@ -464,12 +478,12 @@ class AskedSlot(RolloutSlot):
         return StepResult(observation, reward, terminated, truncated, info)
 
     def _turn(self) -> Any:
-        """A turn with global generators of its own, in the caller's thread."""
+        """Return a block with global generators of its own if the slot runs in the caller's thread."""
         return contextlib.nullcontext() if self._own is None else self._own.turn()
 
 
 def _without_banner(env: EnvRecipe) -> None:
-    """ALE greets every new environment with two lines on stderr; from here on it says warnings and errors only."""
+    """Make ALE write only warnings and errors to stderr, not two lines for every new environment."""
     if isinstance(env.env, str):
         import_package(env.env)
     ale: Any = sys.modules.get("ale_py")

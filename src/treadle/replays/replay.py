@@ -79,8 +79,8 @@ def replay(
         trust: follow all names in the file, and open its pickles: that runs code of the file. False: names are followed
             in objects in memory, and in files that this user's own runs have written. Of other files only installed
             environments with plain arguments are built (docs/security.md).
-        timeout: seconds that a step may take. None: for a failure that ended its process, the limit of the recorded
-            run; otherwise there is no limit.
+        timeout: seconds that a step may take. None: the limit of the recorded run if the failure ended its process,
+            else no limit.
         here: play a failure that ended its process in this process, and not in a child. It may end this process.
         tick: called before each reset and step with the episode and the step, 0 for resets.
 

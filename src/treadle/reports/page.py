@@ -1,8 +1,8 @@
 """The page: one HTML file with its style, script and data inside, which requests nothing.
 
-Its Content-Security-Policy allows that one style and that one script, by their hashes, and nothing from elsewhere. All
-rows are in the HTML up to `ROWS`; of more the script makes those that are looked at, from the same data. So a column
-says what it holds, and how it is written: `_cell` here and `cell` in `page.js` follow it alike.
+Its Content-Security-Policy allows that one style and that one script, by their hashes. Films may also come from files
+beside the page. Up to `ROWS` rows are in the HTML. Of more rows the script makes those that are looked at, from the
+same data. So a column says what it holds and how it is written: `_cell` here and `cell` in `page.js` follow it alike.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ FILMS = "img-src data: 'self' file:; media-src data: 'self' file:; "  # what a p
 
 @dataclass(frozen=True)
 class Column:
-    """Of the table.
+    """A column of the table.
 
     Attributes:
-        kind: "id": numbers of episodes; "number", and "bar", which is drawn besides; "mark": names of `OUTCOMES`;
+        name: its heading.
+        kind: "id": numbers of episodes; "number"; "bar": numbers that are also drawn; "mark": names of `OUTCOMES`;
             "text".
-        wide: from which width of the page on it is shown: 0 (always), 1 (a tablet), 2 (a desk).
-        sign: has a number above 0 one, too?
+        values: one a row; None: a number is unknown.
+        unit: of the numbers, in the heading; "": none.
+        wide: the least width of the page at which the column is shown: 0 (any), 1 (a tablet), 2 (a desk).
+        sign: True: numbers above 0 have a sign.
     """
 
     name: str
@@ -46,18 +49,21 @@ class Column:
 
     @cached_property
     def digits(self) -> int:
-        """Decimals of its numbers."""
+        """The number of decimals that its numbers are shown with."""
         return digits_of(self.values) if self.kind in ("number", "bar") else 0
 
     @cached_property
     def ends(self) -> tuple[float, float]:
-        """From where to where bars go."""
+        """The numbers at the two ends of the scale of bars; 0 is between them."""
         values = self.values if self.kind == "bar" else ()
         finite = [0.0, *(each for each in values if each is not None and math.isfinite(each))]
         return min(finite), max(finite)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the column for the script: texts by their place among all; NaN and infinities as null and in "odd"."""
+        """Return the column as a dict for the script.
+
+        Texts are indices into "words". NaN and infinities are null in "values", and texts by row in "odd".
+        """
         about: dict[str, Any] = {key: getattr(self, key) for key in ("name", "kind", "unit", "digits", "wide", "sign")}
         if self.kind in ("mark", "text"):
             words = {word: i for i, word in enumerate(dict.fromkeys(self.values))}
@@ -75,14 +81,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Of episodes, or of pairs of them, and the strip of its rows.
+    """The table of episodes, or of pairs of episodes, and the strip of its rows.
 
     Attributes:
-        columns: the first one of kind "id".
-        marks: of each row the name in `OUTCOMES`; `shades`: 0 (full) to 3.
-        filters: rows by number, by name.
-        note: below the table's heading.
-        pending: how many rows are still to come.
+        columns: the first one is of kind "id".
+        marks: the name in `OUTCOMES` of each row.
+        shades: of each row, 0 (full) to 3.
+        filters: name -> numbers of the rows that it shows.
+        note: text below the table's heading.
+        pending: number of rows that are still to come.
     """
 
     columns: Sequence[Column]
@@ -93,7 +100,7 @@ class Table:
     pending: int = 0
 
     def strip(self) -> str:
-        """HTML: a cell for each row."""
+        """Return the HTML of the strip, a cell for each row; "" without rows."""
         more = min(self.pending, PENDING)
         marks, shades = [*self.marks, *["pending"] * more], [*self.shades, *[0] * more]
         if not marks:
@@ -109,7 +116,7 @@ class Table:
         return section("all", "Every episode", drawn, note)
 
     def html(self) -> str:
-        """The table, with its rows where they are few."""
+        """Return the HTML of the table, with its rows if there are at most `ROWS`; "" without rows."""
         count = len(self.marks)
         heads = "".join(
             f'<th scope="col" class="{each.kind} w{each.wide}">{escape(each.name)}'
@@ -126,7 +133,7 @@ class Table:
         return section("table", "Episodes", f'{without}<div id="frame">{table}</div>', self.note) if count else ""
 
     def as_json(self) -> dict[str, Any]:
-        """For the script."""
+        """Return the table as a dict for the script."""
         return {
             "columns": [each.as_json() for each in self.columns],
             "filters": [[name, rows] for name, each in self.filters.items() if (rows := list(each))],
@@ -138,12 +145,15 @@ class Table:
 
 
 def render(title: str, lead: str, before: Iterable[str], table: Table, after: Iterable[str], sides: list[Any]) -> str:
-    """The whole file.
+    """Return the HTML of the whole file.
 
     Args:
-        title: a text; the others are HTML.
-        before, after: whole sections around the table, after the strip.
-        sides: for the script, of each run: name, command, episodes by row, and by episode curves, films and errors.
+        title: the page's title, a text.
+        lead: HTML above the strip.
+        before, after: HTML of the sections before the table (after the strip), and after the table.
+        table: of episodes.
+        sides: a dict of each run for the script: name, command, episodes by row, and by episode curves, films and
+            errors.
     """
     style, script, page = (
         files(__package__).joinpath(f"page.{each}").read_text(encoding="utf-8") for each in ("css", "js", "html")
@@ -164,18 +174,18 @@ def render(title: str, lead: str, before: Iterable[str], table: Table, after: It
 
 
 def section(name: str, title: str, content: str, note: str = "") -> str:
-    """HTML of a section. `content` is HTML; the others are not."""
+    """Return the HTML of a section. `name` (its id) and `content` are HTML; `title` and `note` are texts."""
     said = f'<p class="note">{escape(note)}</p>' if note else ""
     return f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(title)}</h2>{said}{content}</section>\n'
 
 
 def link(index: int) -> str:
-    """HTML of an episode's number, which leads to it."""
+    """Return the HTML of an episode's number, a link to the episode's row."""
     return f'<a href="#e{index}">{index}</a>'
 
 
 def inside_script(content: Any) -> str:
-    """JSON that ends no script and begins no markup. Raises ValueError: a number in it is none of JSON's."""
+    """Return JSON that ends no script and begins no markup. Raises ValueError for NaN or an infinity in `content`."""
     text = json.dumps(content, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
     for each in "<>&":
         text = text.replace(each, f"\\u{ord(each):04x}")

@@ -1,4 +1,4 @@
-"""`treadle.report`: what came of a run, or of two that began from the same seeds, as one HTML file to hand on."""
+"""`treadle.report`: the results of a run, or of two that began from the same seeds, as one HTML file to hand on."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ METHOD = (
 def report(directory: str | Path, other: str | Path | None = None, *, out: str | Path | None = None) -> Path:
     """Write a run's report as one HTML file, which needs no server, no network and no other file.
 
-    It reads the directory, also while the run goes on, after a kill, and of datasets of earlier versions. It names no
-    user, host or path outside the run, and hides values of arguments with a secret's key. It runs, imports and
-    unpickles nothing that lies there. Films in `directory/films` are put in, up to 8 MB.
+    The run may be at work, may have been killed, or may be of an earlier version. The report names no user, host or
+    path outside the run, and hides values of arguments with a secret's key. Nothing in the directory is run, imported
+    or unpickled. Films in `directory/films` are put in up to 8 MiB, those of failures first; the others are linked.
 
     Args:
         directory: the `out` of the run.
-        other: of a second run: their episodes are compared in pairs of the same seed.
+        other: the `out` of a second run: the episodes are compared in pairs of the same seed. None: one run.
         out: the file; None: `report.html` in `directory`, with `other` `report-NAME.html`.
 
     Returns:
-        The file.
+        The path of the file.
 
     Raises:
         UsageError: a directory holds no run, or two runs have no seed in common.
@@ -131,11 +131,12 @@ def _page(
     target: Path,
     sides: Sequence[tuple[Run, str, Sequence[Outcome]]],
 ) -> str:
-    """The parts that pages of one run and of two have in common.
+    """Return the HTML of a page, of the parts that pages of one run and of two have in common.
 
     Args:
-        said: eyebrow, and in HTML the sentence and what belongs to it.
-        sides: each run, what it is called, its episodes row by row.
+        said: the line above the heading, a text; then, in HTML, the sentence of the heading and those below it.
+        target: the file.
+        sides: of each run: itself, its name, and its episodes row by row.
     """
     runs = [run for run, *_ in sides]
     shown = [_side(*side, target) for side in sides]
@@ -163,7 +164,7 @@ def _of(run: Run, runs: Sequence[Run]) -> str:
 
 
 def _sentence(run: Run) -> str:
-    """HTML: how good, and how sure that is."""
+    """Return the HTML of the heading: the rate of success or the mean return, with its interval."""
     so_far = ""
     if not run.over:
         so_far = f"{len(run.outcomes):,} of {run.wanted:,} so far: " if run.wanted else "So far: "
@@ -177,7 +178,7 @@ def _sentence(run: Run) -> str:
 
 
 def _besides(run: Run) -> Iterator[str]:
-    """HTML: what belongs to the sentence, a paragraph each."""
+    """Yield the HTML of each paragraph below the heading: missing episodes, the mean return, odd returns, replays."""
     lacks, wanted = len(run.left_out), run.wanted if run.over else None
     asked = f"{wanted:,} were asked for; " if wanted else ""
     if lacks:
@@ -221,7 +222,7 @@ def _remarks(runs: Sequence[Run]) -> str:
 
 
 def _failures(run: Run, side: dict[str, Any]) -> str:
-    """Episodes that could not be played, by cause; and episodes without success."""
+    """Return the HTML of the episodes that could not be played, by cause, and of those without success."""
     groups = [(f"<code>{escape(cause)}</code>", episodes) for cause, episodes in run.causes]
     items = []
     for cause, episodes in [*groups, *[("no success at the end", run.failed)] * bool(run.failed)]:
@@ -237,7 +238,7 @@ def _failures(run: Run, side: dict[str, Any]) -> str:
 
 
 def _code(command: str) -> str:
-    """HTML of a command, which the script gives a button that copies it."""
+    """Return the HTML of a command. The script adds a button that copies the command."""
     return f'<p class="command"><code>{escape(command)}</code></p>'
 
 
@@ -272,7 +273,7 @@ def _tasks(run: Run) -> str:
 
 
 def _end(runs: Sequence[Run]) -> str:
-    """The command that repeats it, and the versions that made it; folded."""
+    """Return the HTML, folded, of the command that repeats each run, and of the versions that made it."""
     parts = []
     for run in runs:
         facts = "".join(f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd></div>" for what, value in run.facts)
@@ -291,7 +292,7 @@ def _mark(each: Outcome, run: Run) -> str:
 
 
 def _shades(run: Run) -> list[int]:
-    """Without success in the infos: of each episode the quarter that its return is in, the highest one full."""
+    """Return each episode's quarter by its return, 0 (the highest) to 3; all 0 if the infos have a success."""
     known = sorted(each.finite for each in run.played if run.success is None and each.finite is not None)
     cuts = [known[len(known) * i // 4] for i in (1, 2, 3)] if known else []
     return [3 - bisect_right(cuts, each.finite) if cuts and each.finite is not None else 0 for each in run.outcomes]
@@ -318,7 +319,7 @@ def _columns(run: Run) -> list[Column]:
 
 
 def _side(run: Run, name: str, episodes: Sequence[Outcome], target: Path) -> dict[str, Any]:
-    """For the script: one run."""
+    """Return one run as a dict for the script."""
     return {
         "name": name,
         "replay": run.replay,
@@ -333,7 +334,10 @@ def _side(run: Run, name: str, episodes: Sequence[Outcome], target: Path) -> dic
 
 
 def _films(run: Run, target: Path) -> Iterator[tuple[int, str]]:
-    """By episode, those of failures first: a film as an URI; beyond `INLINE` bytes its path, as seen from the page."""
+    """Yield (episode, URI of its film), those of failures first.
+
+    The URI holds the film itself while `INLINE` bytes are not used up, else its path relative to the page.
+    """
     room, first = INLINE, {*run.left_out, *run.failed}
     for index in sorted(run.films, key=lambda index: (index not in first, index)):
         path = run.films[index]

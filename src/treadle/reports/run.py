@@ -41,7 +41,7 @@ _FILM = re.compile(r"episode-(\d+)_[\w.+-]*\.(?:mp4|png)")
 
 @dataclass(frozen=True)
 class Share:
-    """`count` of `of`, and the interval of that share."""
+    """The share `count` of `of`, and the ends `low` and `high` of its interval at 95 %, from 0 to 1."""
 
     count: int
     of: int
@@ -51,8 +51,15 @@ class Share:
 
 @dataclass(frozen=True)
 class Spread:
-    """Of finite numbers: mean with its interval, standard deviation of the population, quantiles, and how many lie in
-    each of equal bins."""
+    """Statistics of finite numbers.
+
+    Attributes:
+        count: how many there are.
+        mean: with `low` and `high`, the ends of its interval at 95 %.
+        std: the standard deviation of the population.
+        least, median, most: quantiles.
+        bins: how many numbers lie in each of equal bins.
+    """
 
     count: int
     mean: float
@@ -66,7 +73,12 @@ class Spread:
 
 
 class Curve(NamedTuple):
-    """The return so far, at up to `POINTS` steps from the first to the last: bytes from `low` to `high`."""
+    """The return so far, at up to `POINTS` steps from the first to the last.
+
+    Attributes:
+        points: a byte for each of these steps, 0 for `low` and 255 for `high`.
+        low, high: the ends of the scale; 0 is between them.
+    """
 
     points: bytes
     low: float
@@ -77,16 +89,27 @@ class Run:
     """A run's directory, read. All texts are inert; they may hold markup, which the page escapes.
 
     Attributes:
-        name: the directory's own.
-        outcomes: of all episodes that are known, by index; `played`: those that were not left out.
-        wanted: how many were asked for; None: steps decide, or it is unknown. `over`: True once the run is complete.
-        success: of those played; None: the environment does not say. An episode that says nothing where others do is
-            not a success. `counted`: the same if those that were left out count as failures; None: there are none.
-        returns, lengths: of those played. `odd`: those whose return is not finite; means leave them out.
-        causes: of those left out: in words, with indices.
-        replayed: how many were played again, and how many of them were unequal.
-        curves: by index, of all episodes or of those that `_shown` names. `films`: files by index.
-        facts: (what, value), for the end of the page.
+        name: of the directory.
+        policy, env, seed: those of the run, as texts; "unknown ..." if the directory does not name them.
+        command: the command line that made the run; "": unknown.
+        outcomes: of all episodes that are known, in the order of indices.
+        played: outcomes of the episodes that were not left out.
+        left_out: indices of the others.
+        wanted: number of episodes that were asked for; None: steps decide, or it is unknown.
+        over: True once the run is complete.
+        success: rate of success of the episodes played; None: the environment does not say. An episode that says
+            nothing where others do is not a success.
+        counted: the same rate if episodes that were left out count as failures; None: `success` is None, or no episode
+            was left out.
+        returns, lengths: of the episodes played; None: no finite value is known.
+        odd: indices of episodes whose return is not finite; `returns` leaves them out.
+        tasks: index -> task; {}: the run has no tasks.
+        causes: (cause, indices) of the episodes that were left out.
+        remarks: of the run, and of files that could not be read.
+        replayed: how many episodes were played again, and how many of them were unequal.
+        curves: index -> curve, of all episodes or of those that `_shown` names.
+        films: index -> file.
+        facts: (name, value), for the end of the page.
 
     Raises:
         UsageError: the path is not a directory, or holds nothing of a run.
@@ -135,12 +158,12 @@ class Run:
 
     @property
     def failed(self) -> list[int]:
-        """Indices of those that were played without success; [] where the environment does not say."""
+        """Indices of the episodes played without success; [] if the environment does not say."""
         return [] if self.success is None else [each.index for each in self.played if not each.success]
 
     @property
     def best(self) -> list[int]:
-        """Indices by return, the highest first; of those with a finite one."""
+        """Indices of the episodes with a finite return, the highest return first."""
         finite = [(-each.finite, each.index) for each in self.played if each.finite is not None]
         return [index for _, index in sorted(finite)]
 
@@ -150,37 +173,37 @@ class Run:
         return shlex.join(["treadle", "replay", f"./{self.name}" if self.name.startswith("-") else self.name])
 
     def cause(self, each: Outcome) -> str:
-        """Why an episode was left out; "": it was not."""
+        """Return the reason why an episode was left out; "": it was played."""
         return "" if each.lost is None else self._inert.text(by_cause([each.lost])[0][0])
 
     def _scored(self, played: Sequence[Outcome]) -> tuple[Share | None, Spread | None, Spread | None]:
-        """Rate of success, returns and lengths."""
+        """Return (rate of success, returns, lengths) of these episodes; None for each that is unknown."""
         told = any(each.success is not None for each in played)
         rate = share(sum(each.success is True for each in played), len(played)) if told else None
         returns = spread([each.total_reward for each in played], self._root)
         return rate, returns, spread([each.length for each in played], self._root)
 
     def _tasks(self, arguments: dict[str, Any]) -> dict[int, str]:
-        """The task of each episode; {}: there are none."""
+        """Return index -> task of each episode; {}: the run has no tasks."""
         names = list(_list(arguments, "tasks"))
         each = max(1, (self.wanted or 0) // max(1, len(names)))
         return {at.index: names[min(at.index // each, len(names) - 1)] for at in self.outcomes} if names else {}
 
     def by_task(self) -> Iterator[tuple[str, Share | None, Spread | None]]:
-        """Task, rate of success, returns; nothing where there is one task."""
+        """Yield (task, rate of success, returns) of the first `ROWS` // 10 tasks; nothing if there is only one task."""
         names = [*dict.fromkeys(self.tasks.values())]
         for name in names[: ROWS // 10] if len(names) > 1 else []:
             yield name, *self._scored([each for each in self.played if self.tasks[each.index] == name])[:2]
 
     def _remarked(self, said: Any) -> Iterator[ScoreRemark]:
-        """The run's remarks."""
+        """Yield the remarks of a list in the summary; nothing for another value."""
         for each in said if isinstance(said, list) else []:
             about = each if isinstance(each, dict) else {"text": each}
             indices = tuple(index for index in _list(about, "episodes") if type(index) is int)
             yield ScoreRemark(self._inert.text(about.get("text", "")), indices)
 
     def _shown(self) -> list[Outcome]:
-        """Whose curves a page has: all, or of many those that a reader asks for, and a sample."""
+        """Return the episodes whose curves a page has: all, or of many the best, worst, remarked, failed, and some."""
         if len(self.played) <= ROWS:
             return self.played
         best, few = self.best, ROWS // 20
@@ -201,13 +224,16 @@ class Run:
 
 
 def _list(said: Any, key: str) -> Any:
-    """A list or a dict below a key; [] where there is something else."""
+    """Return the list or dict below a key; [] for any other value."""
     found = said.get(key) if isinstance(said, dict) else None
     return found if isinstance(found, list | dict) else []
 
 
 def wanted_of(arguments: dict[str, Any]) -> int | None:
-    """How many episodes a run, or its shard, was asked for; None: steps decide, or the directory does not say."""
+    """Return the number of episodes that a run, or its shard, was asked for.
+
+    None: steps decide, or the arguments do not say.
+    """
     wanted, shard = arguments.get("episodes"), re.fullmatch(r"(\d+)/([1-9]\d*)", str(arguments.get("shard")))
     if type(wanted) is not int or wanted < 0:
         return None
@@ -215,7 +241,7 @@ def wanted_of(arguments: dict[str, Any]) -> int | None:
 
 
 def films_of(directory: Path) -> dict[int, Path]:
-    """By index; of several of an episode the first by name."""
+    """Return index -> film of a run; of several films of an episode, the first by name."""
     found: dict[int, Path] = {}
     for path in sorted((directory / FILMS).glob("episode-*_*")):
         named = _FILM.fullmatch(path.name)
@@ -225,12 +251,15 @@ def films_of(directory: Path) -> dict[int, Path]:
 
 
 def share(count: int, of: int) -> Share | None:
-    """None: of nothing."""
+    """Return the share with Wilson's interval at 95 %; None: `of` is 0."""
     return Share(count, of, *wilson(count, of)) if of else None
 
 
 def spread(values: Iterable[float | None], seed: int = 0) -> Spread | None:
-    """Of those that are finite numbers; None: none is, or their mean is not. `seed`: of the bootstrap."""
+    """Return statistics of those values that are finite numbers. `seed`: of the bootstrap.
+
+    None: no value is finite, or the mean or its interval is not.
+    """
     finite = np.array([value for value in values if value is not None and math.isfinite(value)], np.float64)
     if not len(finite):
         return None
@@ -249,7 +278,7 @@ def spread(values: Iterable[float | None], seed: int = 0) -> Spread | None:
 
 
 def curve(rewards: np.ndarray) -> Curve | None:
-    """Return the curve of the return; None without rewards, or where one is not finite."""
+    """Return the curve of the return so far; None: the sum of rewards is not finite, or `rewards` is empty."""
     total = np.cumsum(np.asarray(rewards, np.float64))
     if not len(total) or not np.all(np.isfinite(total)):
         return None
@@ -260,14 +289,15 @@ def curve(rewards: np.ndarray) -> Curve | None:
 
 
 def gap(a: Outcome, b: Outcome) -> float | None:
-    """The first one's return minus the other's; None: one of them is not finite."""
+    """Return the return of `a` minus that of `b`; None: one of them is unknown or not finite."""
     return None if a.finite is None or b.finite is None else a.finite - b.finite
 
 
 def paired(first: Run, second: Run) -> list[tuple[Outcome, Outcome]]:
-    """Their episodes that began from the same seed, those in which one alone succeeds first, then by the gap.
+    """Return pairs of episodes of the two runs that began from the same seed, in the same task.
 
-    Raises UsageError: there are none."""
+    Pairs in which one alone succeeds come first, then those with the largest gap. Raises UsageError without any pair.
+    """
 
     def key(run: Run, each: Outcome) -> tuple[str, int | None]:
         return run.tasks.get(each.index, ""), each.seed
@@ -283,7 +313,7 @@ def paired(first: Run, second: Run) -> list[tuple[Outcome, Outcome]]:
 
 
 def data_of(directory: Path) -> Path | None:
-    """The file with what is stored of each step; None: there is none in the directory."""
+    """Return the file of the stored steps; None: the directory has none."""
     for pattern in ("treadle/*/data/*.hdf5", "data/*.hdf5", "*.hdf5", "*/data/*.hdf5"):
         for path in sorted(directory.glob(pattern)):
             if path.resolve().is_relative_to(directory.resolve()):
@@ -292,7 +322,10 @@ def data_of(directory: Path) -> Path | None:
 
 
 def rewards_of(directory: Path, outcomes: Iterable[Outcome], unread: list[str]) -> Iterator[tuple[int, np.ndarray]]:
-    """Of these episodes, as far as they are kept: (index, float array[steps])."""
+    """Yield (index, array[steps] of rewards) of those of these episodes whose rewards are kept.
+
+    Texts about files that cannot be read are added to `unread`.
+    """
     stored = dict[int, int]()
     for each in outcomes:
         if each.record is not None:
@@ -309,10 +342,12 @@ def rewards_of(directory: Path, outcomes: Iterable[Outcome], unread: list[str]) 
 
 
 def outlines(path: Path, numbers: Iterable[int] | None = None) -> Iterator[tuple[Outcome, np.ndarray]]:
-    """Of episodes of a data file, which may be a stranger's: what is known, and rewards. `numbers`: None: all. One
-    that is not there, is longer than `MOST_STEPS`, or whose data lie in another file, is left out.
+    """Yield (outcome, rewards) of episodes of a data file, which may be a stranger's.
 
-    Raises OSError, ValueError, RuntimeError or KeyError: the file cannot be read.
+    `numbers`: of the episodes in the file; None: all. An episode is left out if it is not there, is longer than
+    `MOST_STEPS`, or its data lie in another file.
+
+    Raises MissingExtra; and OSError, ValueError, RuntimeError or KeyError if the file cannot be read.
     """
     opened(path).close()
     with library().File(path, "r", locking=False) as file:
@@ -338,7 +373,7 @@ def outlines(path: Path, numbers: Iterable[int] | None = None) -> Iterator[tuple
 
 
 def _own(group: Any, name: str) -> Any:
-    """The value that a group holds under this name, in this file; None: nothing."""
+    """Return the value that a group holds under this name in this file; None: it holds none."""
     if not isinstance(group, library().Group):
         return None
     link = group.get(name, getlink=True) if name in group else None
@@ -346,7 +381,7 @@ def _own(group: Any, name: str) -> Any:
 
 
 def _row(group: Any, name: str) -> np.ndarray | None:
-    """The numbers, one a step; None: there are none in this file."""
+    """Return the numbers under this name, one a step; None: there are none in this file, or more than `MOST_STEPS`."""
     found = _own(group, name)
     there = isinstance(found, library().Dataset) and not found.is_virtual and not found.external
     if not there or found.ndim != 1 or found.size > MOST_STEPS or found.dtype.kind not in "biuf":
@@ -356,7 +391,7 @@ def _row(group: Any, name: str) -> np.ndarray | None:
 
 
 def _of_record(record: Record) -> np.ndarray | None:
-    """The rewards of an episode in a journal; None: it has none, or more than `MOST_STEPS`."""
+    """Return the rewards of an episode in a journal; None: it has none, or more than `MOST_STEPS`."""
     head, data = record.sections
     at = 0
     for path, code, shape, rows, sizes in json.loads(bytes(head))[1]:
