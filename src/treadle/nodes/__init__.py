@@ -8,15 +8,15 @@ host          the contents of an actor: a pool, the relay of requests to its wor
 worker        the backend "ray": a worker that stands for one of an actor's pool
 ```
 
-To the caller's pool each is a worker by its protocol (`treadle.worker.worker`), so requests, deaths and deadlines are
-treated as for every other backend. Its slot has a program; for collecting that program owns a whole pool, and an actor
-has only one. All get orders of many items at a time: a call to an actor costs about half a millisecond, too much for
-single steps.
+To the caller's pool each worker on a node is a worker by the common protocol (`treadle.worker.worker`). So requests,
+deaths and deadlines are treated as for every other backend. The worker's slot has a program. For collecting, that
+program owns a whole pool, and an actor has only one. All programs get orders of many items at a time. A call to an
+actor costs about half a millisecond, too much for single steps.
 """
 
 
 def backend() -> str:
-    """The name of the backend of workers on nodes, for a pool: faces name it, and none of what is behind it."""
+    """Return the name of the backend of workers on nodes. Faces give the name to a pool, and import nothing else."""
     from treadle.nodes.worker import BACKEND  # which makes itself known when it is imported
 
     return BACKEND

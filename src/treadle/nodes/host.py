@@ -2,8 +2,8 @@
 
 The pool starts, watches, kills and restarts its workers by itself; the actor lives on. Each worker stands for one of
 the caller's. Requests are posted. `advance` returns the workers' answers, once they are enough for a message. The
-caller keeps a few such calls under way, so it never gets more messages than it has asked for. All other calls (`ASIDE`)
-are answered while `advance` works.
+caller keeps a few such calls under way, so it never gets more messages than it has asked for. The calls of `ASIDE` are
+answered while `advance` works.
 
 All nodes must have the same software: Python, Treadle, and the packages that the workers' programs import.
 """
@@ -44,9 +44,10 @@ MISSING = "missing"
 
 
 def software(modules: Iterable[str]) -> dict[str, str]:
-    """Return the versions of Python, Treadle and the packages of these modules, or a file's checksum without a version.
+    """Return name -> version of Python, Treadle, `ALWAYS` and the packages of these modules.
 
-    The standard library and the caller's own script are left out: the one comes with Python, the other travels.
+    A module without a version has the checksum of its file. The standard library comes with Python, and the caller's
+    own script travels, so both are left out.
     """
     found = {
         "Python": ".".join(platform.python_version_tuple()[:2]),
@@ -61,7 +62,7 @@ def software(modules: Iterable[str]) -> dict[str, str]:
 
 
 def differences(wanted: Mapping[str, str], *, here: str) -> list[str]:
-    """Return the differences of this process's software, one text each. `here`: the node's address."""
+    """Return the differences of this process's software from `wanted`, one text each. `here`: the node's address."""
     own = software(name for name in wanted if name not in ("Python", "treadle"))
     return [
         f"{name} is {own.get(name, MISSING)} on {here} and {value} in the caller"
@@ -71,7 +72,7 @@ def differences(wanted: Mapping[str, str], *, here: str) -> list[str]:
 
 
 def _checksum(module: str) -> str:
-    """Return the checksum of a module's file. A module without a file was made by the program, or is missing."""
+    """Return a text with the checksum of a module's file, or that the module is missing or has no file."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -118,7 +119,12 @@ register(INSIDE, lambda: Inside)
 
 @dataclass(frozen=True)
 class Site:
-    """Where an actor is. `cpus`: for its pool."""
+    """The place of an actor.
+
+    Attributes:
+        address: of its node.
+        cpus: number of CPUs for its pool.
+    """
 
     address: str
     cpus: int
@@ -129,8 +135,9 @@ class World:
     """The caller's process, as far as an actor needs it.
 
     Attributes:
-        cwd, path: its folder and import path; used as far as they are there.
-        software: see `treadle.nodes.host`.
+        cwd: its current folder; the actor enters it if it exists there.
+        path: its import path, which is added to the actor's.
+        software: the result of `software`, with which the node's must agree.
     """
 
     cwd: str
@@ -148,9 +155,11 @@ class Host:
 
     Args:
         world, site: see `World` and `Site`.
-        options: of its pool, pickled.
-        slots: of the caller's pool, one for each of its workers.
+        options: the pickled `PoolOptions` of its pool.
+        slots: numbers in the caller's pool, one for each of its workers.
         programs: for each worker a pickled list of its one factory, as an array of bytes.
+
+    An error of the constructor is not raised: each worker's first answer is a `Hello` with the failure.
     """
 
     def __init__(self, world: World, site: Site, options: bytes, slots: tuple[int, ...], *programs: Any) -> None:
@@ -184,8 +193,10 @@ class Host:
         return Hello(worker.pid or os.getpid(), (self._pool.descriptions[worker.slots[0]],))
 
     def advance(self, values: int) -> Any:
-        """Return the workers' answers once they are worth a message: pairs of worker and answer, as a batch that is cut
-        into so many values."""
+        """Return the workers' answers once they are worth a message.
+
+        They are pairs of worker and answer, in a batch that is cut into `values` values (`MessageBatch.cut`).
+        """
         writer, since, due = Writer(), monotonic(), False
         while True:
             enough, patience = worth_sending(monotonic() - self._since, self._whole)
@@ -199,8 +210,10 @@ class Host:
                 return writer.batch(more, next(self._numbers)).cut(values)
 
     def _turn(self, seconds: float | None) -> bool:
-        """Pass on what was posted, and hear what has come of it; is there any more to come? `seconds`: to wait; None:
-        as long as it takes."""
+        """Pass on the posted requests and take the workers' events. Return False if nothing more is to come.
+
+        `seconds`: the longest wait for an event; None: no limit.
+        """
         if self._closing:
             return False
         wait = seconds is None and not self._calls.expects
@@ -217,7 +230,7 @@ class Host:
     def _begin(
         self, at: int, deaths: int, message: MessageBatch, keys: tuple[str, ...], contents: tuple[Any, ...]
     ) -> None:
-        """Ask a worker what was posted."""
+        """Give a worker a posted request. It is dropped if the worker has died since the caller knew."""
         if deaths != self._deaths[at]:
             return
         (id, op, head), worker = next(read(message)), self._workers[at]
@@ -240,7 +253,7 @@ class Host:
             self._said.append((at, Reply(id, Extras({}, {}, {}, raised)), True))
 
     def _written(self, keys: tuple[str, ...], contents: tuple[Any, ...]) -> list[io.FileIO]:
-        """Memory files of what goes along: one of each, however many workers are given it."""
+        """Return memory files of the contents that go along: one of each, for all workers that are given it."""
         found = {}
         for key, content in zip(keys, contents, strict=True):
             parts = parts_of(memoryview(content))
@@ -266,12 +279,12 @@ class Host:
             self._said.append((event.worker.index, self._hello(event.worker), True))
 
     def _ended(self, at: int, report: ExitReport) -> None:
-        """Note a worker's end. Its requests without an answer are lost, also those posted before the caller knows."""
+        """Note a worker's end. Requests without an answer are lost, also those posted before the caller knows of it."""
         self._deaths[at] += 1
         self._said.append((at, report, True))
 
     def close(self) -> str:
-        """Close the slots, and return the text of their errors."""
+        """Close the slots, and return the text that becomes the reason of the actor's end."""
         if self._pool is not None:
             self._pool.close()
         return "its slots are closed"
@@ -281,14 +294,16 @@ class Host:
     def post(
         self, at: int, number: int, deaths: int, message: MessageBatch, keys: tuple[str, ...], *contents: Any
     ) -> None:
-        """Ask a worker. A message has (id, op, payload); with CLOSE another process is to take its place.
+        """Post a request to a worker.
 
         Args:
-            at: which worker.
-            number: of what it was asked in this actor. Ray keeps no order where an actor has threads: a request whose
-                references have yet to arrive is overtaken by the next.
-            deaths: of its, that the caller knows of: what was posted before it knew of another one is lost.
-            keys, contents: of files that go along.
+            at: the worker's index.
+            number: of the request among those to this worker in this actor, from 0. Ray keeps no order where an actor
+                has threads: the next request overtakes one whose references have yet to arrive.
+            deaths: number of the worker's deaths that the caller knows of. A request from before a further death is
+                lost.
+            message: has (id, op, payload). With CLOSE, another process takes the worker's place.
+            keys, contents: names and bytes of files that go along.
         """
         if self._closing:
             return
@@ -302,12 +317,12 @@ class Host:
         self._pool.memory.pool_bell.release()
 
     def tell(self, at: int, deaths: int, method: str, *args: Any) -> None:
-        """Stop a worker's streams, or kill it: see `Worker`. deaths: as of `post`."""
+        """Call `stop` or `kill` of a worker, see `Worker`. `deaths`: as for `post`."""
         if not self._closing and deaths == self._deaths[at]:
             getattr(self._workers[at], method)(*args)
 
     def looks(self) -> list[int]:
-        """How often each worker's streams have looked."""
+        """Return how often each worker's streams have looked."""
         return [worker.looks() for worker in self._workers] or [0] * len(self._slots)
 
     def end(self) -> None:
@@ -330,7 +345,7 @@ def _arrived(factory: Callable[[], Any], site: Site) -> Any:
 
 
 def _failure(error: BaseException, slots: tuple[int, ...]) -> tuple[int, Raised]:
-    """Why a pool could not be started, and in which slot."""
+    """Return (slot, failure) of a pool that could not be started."""
     first: BaseException = error.failures[0] if isinstance(error, StartupFailed) and error.failures else error
     cause = first.__cause__
     if not isinstance(first, TaskRaised) or cause is None or isinstance(cause, RemoteTraceback):

@@ -1,4 +1,4 @@
-"""Which actor goes to which node: pure decisions, no cluster."""
+"""The placing of actors on nodes: pure decisions, without a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ ALL = 1_000_000  # as many nodes as there are
 
 
 class Machine(NamedTuple):
-    """A node of the cluster that is there. `id`: Ray's; `cpus`, `gpus`: as many as Ray may give away on it."""
+    """A node of the cluster that is alive.
+
+    Attributes:
+        id: Ray's.
+        address: its IP address.
+        cpus, gpus: as many as Ray may assign on it.
+    """
 
     id: str
     address: str
@@ -27,16 +33,15 @@ class Cluster:
     """Nodes of a Ray cluster that workers are on (`docs/scaling.md`).
 
     Attributes:
-        nodes: how many. Each has a whole pool of workers, so there is one on a node, unless `cpus_per_node` says that
-            several fit on one.
-        cpus_per_node: that each is given, and as many worker processes (where nothing else is said) in its pool; None:
-            all that the node has.
+        nodes: number of pools of workers. Each is on a node of its own, unless several fit on one by `cpus_per_node`.
+        cpus_per_node: number of CPUs of each pool, and of its worker processes unless `workers` is given; None: all
+            CPUs of the node.
         address: of the cluster, as `ray.init` takes it ("auto", "10.0.0.1:6379"). None: the cluster that the program
             has connected to by `ray.init`, else that of the environment variable `RAY_ADDRESS`. Without either, the
             run has a cluster of its own on this machine, which ends with it.
 
     Raises:
-        UsageError: one of them makes no sense.
+        UsageError: `nodes` or `cpus_per_node` is not a whole number above 0.
     """
 
     nodes: int = 1
@@ -53,7 +58,7 @@ class Placement(Cluster):
     """How actors are spread.
 
     Attributes:
-        gpu: True: each gets a GPU, where its node has one.
+        gpu: True: each actor gets a GPU, if its node has one.
         shared: True: several of the caller's workers share an actor. They are dealt to an actor on each node, at most
             `nodes`; the actor of a lost node goes to any other node.
     """
@@ -63,16 +68,16 @@ class Placement(Cluster):
 
     @classmethod
     def of(cls, cluster: Cluster, **more: bool) -> Placement:
-        """That of a cluster. Raises UsageError for what is none."""
+        """Return the placement of a cluster. Raises UsageError if `cluster` is not a `Cluster`."""
         if not isinstance(cluster, Cluster):
             raise UsageError(f"cluster is a treadle.Cluster such as Cluster(nodes=2), or None, got {cluster!r}")
         return cls(cluster.nodes, cluster.cpus_per_node, cluster.address, **more)
 
 
 def seat(machines: Sequence[Machine], taken: Mapping[str, int], placement: Placement) -> Machine | None:
-    """Where the next actor goes: to a node with the fewest of ours that has room; None: there is none.
+    """Return the node for the next actor: one that has room, with the fewest of our actors; None: no node has room.
 
-    `taken`: how many of ours each node has.
+    `taken`: node's id -> number of our actors on it.
     """
 
     def fits(machine: Machine) -> bool:
@@ -85,7 +90,7 @@ def seat(machines: Sequence[Machine], taken: Mapping[str, int], placement: Place
 
 
 def check(machines: Sequence[Machine], placement: Placement) -> None:
-    """Raises UsageError when not a single actor fits on any node."""
+    """Raise UsageError if not a single actor fits on any node."""
     if seat(machines, {}, placement) is None:
         found = ", ".join(f"{each.address} has {each.cpus:g}" for each in machines) or "the cluster has no nodes"
         raise UsageError(f"no node has cpus_per_node={placement.cpus_per_node} CPUs ({found}): ask for fewer")

@@ -1,4 +1,4 @@
-"""Ray, and nothing else of it anywhere: connecting, starting an actor on a node, calling it, ending it."""
+"""All use of Ray: connecting, starting an actor on a node, calling the actor, ending it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ class RayCluster:
     """A connection to Ray, shared by all pools of this process.
 
     A connection of the program's own (`ray.init`) is used, and stays. Without one the first pool connects and the last
-    pool disconnects, which ends a cluster of its own.
+    pool disconnects, which ends a cluster that Treadle has started.
+
+    Args:
+        address: see `Cluster`. While Treadle is connected already, that connection is used.
+
+    Raises:
+        UsageError: Ray does not answer, or the program is connected to a cluster with another address.
+        MissingExtra: Ray is not installed.
     """
 
     _lock = threading.Lock()
@@ -43,7 +50,7 @@ class RayCluster:
                 RayCluster._users += 1
 
     def close(self) -> None:
-        """Disconnect a connection of our own, once no other pool uses it."""
+        """Disconnect, if Treadle has connected and no other pool uses the connection. Idempotent."""
         with RayCluster._lock:
             if self._ours:
                 self._ours = False
@@ -54,12 +61,12 @@ class RayCluster:
 
     @property
     def exclusive(self) -> bool:
-        """Return True if the cluster is our own on this machine and a single pool uses it, so that all CPUs are its."""
+        """True if Treadle has started the cluster on this machine for a single pool, which then has all CPUs."""
         connection = RayCluster._connection if self._ours else None
         return connection is not None and connection.address is None and RayCluster._users == 1
 
     def machines(self) -> list[Machine]:
-        """The nodes that are alive."""
+        """Return the nodes that are alive."""
         return [
             Machine(
                 each["NodeID"],
@@ -72,9 +79,14 @@ class RayCluster:
         ]
 
     def start(self, kind: type, aside: tuple[str, ...], machine: Machine, cpus: int, gpus: float, *args: Any) -> Any:
-        """A new actor of class `kind` on a node, whose methods `aside` can be called while another one works.
+        """Start an actor of class `kind(*args)` on a node, and return it without waiting.
 
-        It is not restarted, nor are its calls repeated: who does that is `treadle.pool.calls`.
+        Ray neither restarts the actor nor repeats its calls: `treadle.pool.calls` decides about that.
+
+        Args:
+            aside: methods that can be called while another one works.
+            machine: the node.
+            cpus, gpus: that Ray reserves for the actor.
         """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -93,12 +105,12 @@ class RayCluster:
     def call(
         self, actor: Any, method: str, *args: Any, then: Callable[[Any, BaseException | None], None], values: int = 1
     ) -> None:
-        """Call a method; a thread of Ray's calls `then` with its result or exception. Ray resolves arguments that are
-        references.
+        """Call a method of an actor. Ray replaces arguments that are references by their values.
 
         Args:
-            values: number of values that it returns. With several, `then` is called once the last value has arrived. It
-                gets that value, and references to the others, which are small and arrived before.
+            then: called by a thread of Ray's with (result, None) or (None, exception).
+            values: number of values that the method returns. With several, `then` is called once the last one has
+                arrived. The result is then (references to the others, last value).
         """
         asked = getattr(actor, method)
         *before, last = asked.options(num_returns=values).remote(*args) if values > 1 else [asked.remote(*args)]
@@ -114,7 +126,10 @@ class RayCluster:
         return self._ray.get(references) if references else []  # type: ignore[no-any-return]
 
     def put(self, value: Any) -> Any:
-        """A reference to a value, which each node pulls once, however many of its actors are given it."""
+        """Return a reference to a value, which each node pulls once for all of its actors.
+
+        Raises UsageError if Ray's object store is full.
+        """
         raised = self._ray.exceptions
         try:
             return self._ray.put(value)
@@ -129,7 +144,7 @@ class RayCluster:
         self._ray.kill(actor, no_restart=True)
 
     def why(self, error: BaseException) -> str:
-        """In one line, what an actor died of, or what a call of it has failed of."""
+        """Return, in one line, the cause of an actor's death or of a failed call."""
         raised = self._ray.exceptions
         if isinstance(error, raised.ActorUnavailableError):
             return "it cannot be reached any more"
@@ -141,15 +156,17 @@ class RayCluster:
         return (errors or said or [type(error).__name__])[-1]
 
     def never_began(self, error: BaseException) -> bool:
-        """Return True if an actor ended before it ran, because its node was lost or had no room. An exception there, or
-        the death of the process alone, is not the node's fault."""
+        """Return True if an actor ended before it ran, because its node was lost or had no room.
+
+        False for an exception in the constructor, and for the death of the process alone.
+        """
         alone = ("creation task", "worker process has died")
         is_actors = isinstance(error, self._ray.exceptions.RayActorError)
         return is_actors and not any(each in str(error) for each in alone)
 
 
 def _unbound(method: Any) -> Any:
-    """A copy of a function: Ray marks it, and the class itself is to stay as it is."""
+    """Return a copy of a function for Ray to mark, so that the class itself stays as it is."""
 
     def same(self: Any, *args: Any) -> Any:
         return method(self, *args)
@@ -161,7 +178,11 @@ class _Connection:
     """A connection to Ray, made by a thread that lasts as long.
 
     The kernel ends a cluster that Treadle started together with the thread that started it. Ctrl-C does not interrupt
-    connecting. Raises UsageError."""
+    connecting. Raises UsageError if Ray does not answer.
+
+    Attributes:
+        address: of the cluster; None: it was started on this machine.
+    """
 
     def __init__(self, ray: Any, address: str | None) -> None:
         self._ray, self.address = ray, address
@@ -199,7 +220,7 @@ class _Connection:
 
 
 def _check_answers(address: str | None) -> None:
-    """Ray tries an address that does not answer for minutes, and ends the process then. Raises OSError."""
+    """Raise OSError for an address that does not answer: Ray would try for minutes, and then end the process."""
     host, _, port = (address or "").rpartition(":")
     if host.startswith("ray"):
         raise OSError(f"{address} is a proxy of Ray Client's: run the program on a node, with the address of its head")

@@ -24,16 +24,26 @@ Said = Reply | Hello | ExitReport  # by a worker, or of its end
 
 
 class Message(NamedTuple):
-    """One value. `head`: bytes of its pickle; `sizes`: of the buffers that follow. Each begins at a multiple of
-    `ALIGN`."""
+    """One value in a buffer.
+
+    Attributes:
+        head: number of bytes of its pickle.
+        sizes: numbers of bytes of the arrays that follow. Each begins at a multiple of `ALIGN`.
+    """
 
     head: int
     sizes: tuple[int, ...]
 
 
 class MessageBatch(NamedTuple):
-    """Messages, and one buffer for all. `more`: True if more answers follow. `number`: the batch's place among its
-    sender's, as a small batch overtakes a large one on its way."""
+    """Messages, and one buffer for all.
+
+    Attributes:
+        messages: the places of the values in the buffer.
+        body: uint8[bytes], the buffer.
+        more: True if more answers follow.
+        number: of the batch at its sender, from 0, as a small batch overtakes a large one on its way.
+    """
 
     messages: tuple[Message, ...]
     body: np.ndarray
@@ -41,8 +51,10 @@ class MessageBatch(NamedTuple):
     number: int = 0
 
     def cut(self, values: int) -> Any:
-        """So many values: pieces of the body, and a batch with what is left of it; one that is too large for that stays
-        whole. A single one: the batch."""
+        """Return the batch as `values` values: pieces of the body, then the batch with the rest of the body.
+
+        If the body is too large for pieces of `PIECE` bytes, the pieces are empty. For one value, return the batch.
+        """
         if values == 1:
             return self
         size = PIECE if len(self.body) <= values * PIECE else 0
@@ -51,7 +63,7 @@ class MessageBatch(NamedTuple):
 
 
 class Writer:
-    """Puts values one behind the other."""
+    """Gathers values one behind the other in a buffer."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
@@ -59,11 +71,11 @@ class Writer:
 
     @property
     def nbytes(self) -> int:
-        """Of what is there."""
+        """The number of bytes in the buffer."""
         return len(self._body)
 
     def add(self, value: Any) -> None:
-        """Raises whatever pickling raises; then nothing was added."""
+        """Add a value. Raises whatever pickling raises; then nothing was added."""
         buffers: list[pickle.PickleBuffer] = []
 
         def fresh() -> Callable[[pickle.PickleBuffer], None]:
@@ -78,7 +90,7 @@ class Writer:
         self._messages.append(Message(len(head), tuple(raw.nbytes for raw in raws)))
 
     def add_said(self, at: int, what: Said) -> None:
-        """Add a worker's answer. One that cannot be pickled becomes its slot's failure."""
+        """Add (worker, answer). An answer that cannot be pickled becomes its slot's failure."""
         try:
             self.add((at, what))
         except Exception:  # noqa: BLE001 - pickling runs foreign code
@@ -86,12 +98,15 @@ class Writer:
             self.add((at, Reply(what.id, without_failing(what.extras, "stream", picklable), what.last)))
 
     def batch(self, more: bool = False, number: int = 0) -> MessageBatch:
-        """All that was added."""
+        """Return a batch of all values that were added."""
         return MessageBatch(tuple(self._messages), np.frombuffer(self._body, np.uint8), more, number)
 
 
 def read(batch: MessageBatch, *pieces: np.ndarray) -> Iterator[Any]:
-    """The values of a batch, whose arrays share one copy of its buffer and can be written to. `pieces`: see `cut`."""
+    """Yield the values of a batch, whose arrays share one copy of the buffer and can be written to.
+
+    `pieces`: those of `cut`. Raises whatever unpickling raises.
+    """
     body, at = memoryview(np.concatenate([*pieces, batch.body]).data), 0
     for message in batch.messages:
         parts = []
@@ -102,7 +117,7 @@ def read(batch: MessageBatch, *pieces: np.ndarray) -> Iterator[Any]:
 
 
 def message_of(value: Any) -> MessageBatch:
-    """One value. Raises whatever pickling raises."""
+    """Return a batch of one value. Raises whatever pickling raises."""
     writer = Writer()
     writer.add(value)
     return writer.batch()

@@ -63,11 +63,16 @@ class NodeCommon(Common):
     """The common objects of a pool's workers: the connection, and their actors.
 
     Attributes:
-        hello: the latest good one of any worker.
+        placement: how actors are spread.
+        cluster: the connection; None before `prepare`.
+        hello: the latest hello of a worker that has started; None: none has.
         groups: worker -> all workers in its actor.
         actors: group -> its latest actor.
-        ring: wakes a thread that waits for any of them.
-        lost: node -> the moment when it seemed to be gone, though Ray may not know it yet.
+        ring: wakes a thread that waits for any of the workers.
+        lost: node's id -> the moment (monotonic seconds) when it seemed to be gone, though Ray may not know it yet.
+
+    Raises UsageError for another placement, and for `recycle_after` with a size. `prepare` raises as `RayCluster`, and
+    UsageError if no actor fits on any node.
     """
 
     def __init__(self, options: PoolOptions) -> None:
@@ -118,7 +123,7 @@ class NodeCommon(Common):
         self._own_options = pickling.dumps(own)
 
     def actor_of(self, worker: int) -> Actor | None:
-        """The actor that a worker is in, a new one if there is none; None: no node has room for it now."""
+        """Return the actor of a worker, a new one if it has none or its actor has ended; None: no node has room now."""
         group = self.groups[worker]
         actor = self.actors.get(group)
         if actor is None or actor.gone:
@@ -129,7 +134,7 @@ class NodeCommon(Common):
         return actor
 
     def _started(self, machine: Machine, specs: Sequence[WorkerSpec]) -> Actor:
-        """`specs`: of its group; what is made of the same goes to a node once."""
+        """Start an actor. `specs`: of the workers of its group; equal programs travel to a node once."""
         for spec in specs:
             if spec.programs not in self._programs:
                 self._programs[spec.programs] = self.cluster.put(np.frombuffer(spec.programs, np.uint8))
@@ -144,11 +149,11 @@ class NodeCommon(Common):
 
     @property
     def why_slow(self) -> str:
-        """Return what may keep a node from beginning."""
+        """The probable reason why a node has not begun."""
         return STARTING if self.cluster.exclusive else TAKEN
 
     def _room(self) -> Machine | None:
-        """A node for an actor. Looks once in a while."""
+        """Return a node for an actor; None: no node has room. Ray is asked at most once in `LOOK_SECONDS`."""
         now = monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._machines, self._looked = self.cluster.machines(), now
@@ -169,8 +174,10 @@ class NodeCommon(Common):
 
 
 def values_for(size: int) -> int:
-    """Return the number of values of an answer of `size` bytes, or up to twice as many. Return 1 if it is too large to
-    cut."""
+    """Return the number of values that an answer is cut into if the ones before had at most `size` bytes.
+
+    The pieces have room for twice as many bytes; there are at most `VALUES`. Return 1 if `size` is too large to cut.
+    """
     return 1 if size > VALUES * PIECE else max(1, min(VALUES, 2 * size // PIECE))
 
 
@@ -178,12 +185,13 @@ class Actor:
     """One actor, from its start to its end. Threads of Ray's put its answers into `_inbox`.
 
     Attributes:
+        machine: its node.
         said: answers of each of its workers, in order, that are not taken yet.
-        deaths: of each of them.
-        posted: requests to each of them.
-        gone: why it has ended; "" while it lives.
+        deaths: number of deaths of each worker.
+        posted: number of requests to each worker.
+        gone: why the actor has ended; "" while it lives.
         began: False: it ended before it ran.
-        looks: of its workers' streams, as far as they were requested.
+        looks: how often each worker's stream has looked, by the latest answer about it.
     """
 
     def __init__(self, common: NodeCommon, machine: Machine, handle: Any, workers: int) -> None:
@@ -213,7 +221,7 @@ class Actor:
         self._cluster.call(self._handle, method, *args, then=heard, values=values)
 
     def listen(self, more: bool) -> None:
-        """Sort what it has said. `more`: something is awaited of it, so have it say more."""
+        """Sort the answers that have arrived. `more`: True: answers are awaited, so ask the actor for more."""
         while self._sorted in self._inbox:
             pieces, batch = self._inbox.pop(self._sorted)
             self._sorted += 1
@@ -239,7 +247,7 @@ class Actor:
         self._inbox[batch.number] = pieces, batch
 
     def end(self) -> None:
-        """Ask it to close its slots; then its process is ended."""
+        """Ask the actor to close its slots, and then count it as gone. One that has not begun is killed."""
         if not self._ending:
             self._ending = True
             if not self._heard:
@@ -257,7 +265,7 @@ class Actor:
 
 
 class NodeWorker(Worker):
-    """See the module."""
+    """A worker that stands for one in an actor's pool; see this module's docstring and `Worker`."""
 
     _actor: Actor | None = None
     _hello: Any = None
@@ -280,12 +288,12 @@ class NodeWorker(Worker):
 
     @property
     def placed(self) -> bool:  # type: ignore[override]
-        """Return True if it is ready, in a live actor."""
+        """True if the worker is ready, in a live actor."""
         return self._actor is not None and self._hello is not None and not self._actor.gone
 
     @property
     def about(self) -> Any:  # type: ignore[override]
-        """Return the slot's description of itself, on its own node."""
+        """The slot's description of itself, on its own node."""
         return self._hello.descriptions[0]
 
     def start(self) -> None:
@@ -298,14 +306,14 @@ class NodeWorker(Worker):
         self._sit()
 
     def _sit(self) -> None:
-        """Have an actor, if a node has room for one."""
+        """Join the actor of this worker's group, if a node has room for one."""
         self._actor = self.common.actor_of(self.index)
         if self._actor is not None:
             self._at = self.common.groups[self.index].index(self.index)
             self._said = self._actor.said[self._at]
 
     def _catch_up(self) -> None:
-        """It is placed: give it what has waited for that."""
+        """Post the requests that have waited until the worker was placed."""
         early, self._early = self._early, []
         for request, packed_ in early:
             self.post(request, packed_)
@@ -313,7 +321,7 @@ class NodeWorker(Worker):
             self.stop(self._stopped)
 
     def _next(self, kind: type, more: bool = True) -> Any:
-        """Return its next answer, if it is of this kind, and leave it there."""
+        """Return the worker's next answer if it is of this kind, else None. The answer stays in `_said`."""
         if self._actor is not None:
             self._actor.listen(more)
         if self._said and isinstance(self._said[0], Hello):
@@ -337,7 +345,7 @@ class NodeWorker(Worker):
         return _Packed(pickling.dumps(payload, 5), references)
 
     def _references(self, payload: Payload) -> list[Any]:
-        """One to each of the files that go along: put once, pulled once by each node."""
+        """Return a reference to each file of a payload. A file is put once, and each node pulls it once."""
         found: list[Any] = [None] * len(payload.files)
         for broadcast in payload.broadcasts:
             if broadcast.number >= 0:
@@ -381,7 +389,7 @@ class NodeWorker(Worker):
         self._tell("tell", self._deaths, "stop", id)
 
     def got_on(self, now: float) -> bool:
-        """Its looks come with a message, so they are asked for only when nothing else has come for a while."""
+        """See `Worker.got_on`. The looks cost a call, so they are asked for only when nothing has come for a while."""
         actor, limit = self._actor, self.common.options.step_timeout
         pause = LOOK_SECONDS if limit is None else min(LOOK_SECONDS, limit / 4)  # several looks before it is late
         if actor is None or now - self.turn < pause:
@@ -453,7 +461,7 @@ class NodeWorker(Worker):
 
 
 class _Packed:
-    """A request's payload. `references`: to what goes along."""
+    """A request's payload. `head`: its pickle; `references`: to the files that go along."""
 
     def __init__(self, head: bytes, references: list[Any]) -> None:
         self.head, self.references = head, references

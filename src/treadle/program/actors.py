@@ -1,4 +1,4 @@
-"""Who a slot asks for actions: an `Actor`, made of what a user calls a policy (`treadle.program.policies`)."""
+"""Actors, which slots ask for actions. Each is made from a user's policy (`treadle.program.policies`)."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ class Actor(Protocol):
 def build_actor(
     policy: Any, observation_space: gym.Space, action_space: gym.Space, rows: int = 1, deterministic: bool = False
 ) -> Actor:
-    """Make an actor, in the worker. Raises UsageError for anything else, or if it cannot act for so many rows.
+    """Make an actor of a policy, in the worker.
 
-    deterministic: of `predict`.
+    `rows`: number of the worker's environments. `deterministic`: the argument of `predict`.
+
+    Raises UsageError for a value that is not a policy, and for a policy that cannot act for so many rows.
     """
     if policy is None or (isinstance(policy, str) and policy == "random"):
         return RandomActor(action_space, rows)
@@ -66,7 +68,7 @@ def build_actor(
 
 
 def _askable(policy: Any) -> bool:
-    """Return True if it can be asked with a batch."""
+    """Return True if the policy can be asked with a batch."""
     return callable(policy) or any(callable(getattr(policy, name, None)) for name in ("predict", "get_actions"))
 
 
@@ -78,7 +80,10 @@ def _tells_rows_apart(policy: Any) -> bool:
 
 
 class RandomActor(Actor):
-    """Uniform over the action space (as the space's own `sample` defines it), drawn in blocks from the row's stream."""
+    """Draws actions uniformly, in blocks, from the row's own generator.
+
+    Spaces other than Discrete, MultiDiscrete and bounded Boxes of floats draw by their own `sample`.
+    """
 
     def __init__(self, space: gym.Space, rows: int) -> None:
         self._space = space
@@ -108,7 +113,7 @@ class RandomActor(Actor):
         return stock.pop(), None
 
     def _more(self, row: int) -> list[Any]:
-        """A block of actions in reverse order of use; the first of an episode is a short one."""
+        """Return a block of actions in reverse order of use; the first block of an episode is a short one."""
         rng = self._rngs[row]
         count = DRAWN
         if rng is None:
@@ -123,7 +128,7 @@ class RandomActor(Actor):
 
 
 def _drawer(space: gym.Space) -> Callable[[np.random.Generator, int], list[Any]]:
-    """How to draw `count` actions of a space from a generator."""
+    """Return a function (generator, count) -> list of `count` actions of a space."""
     if type(space) is gs.Discrete:
         low, high = int(space.start), int(space.start + space.n)
         return lambda rng, count: rng.integers(low, high, count).tolist()
@@ -147,7 +152,10 @@ def _drawer(space: gym.Space) -> Callable[[np.random.Generator, int], list[Any]]
 
 
 class PolicyActor(Actor):
-    """A user's policy, asked with batches of exactly `rows` rows (rows without an episode repeat one that has)."""
+    """A user's policy, asked with batches of exactly `rows` rows. A row without an episode repeats another row.
+
+    Raises UsageError for a value that is not a policy. `act` raises BadAction for actions that do not fit the space.
+    """
 
     def __init__(
         self, policy: Any, observations: Layout, actions: Layout, rows: int, name: str, deterministic: bool
@@ -223,8 +231,10 @@ class PolicyActor(Actor):
 
 
 class ManyActor(PolicyActor):
-    """Asks a policy about all rows as the caller asks it. Each row's episode has its own generator and state; the first
-    batch shows whether rows depend on one another."""
+    """Asks a policy about all rows as `CallerPolicy` does.
+
+    Each row's episode has its own generator and state. The first batch shows whether rows depend on one another.
+    """
 
     def __init__(self, policy: Any, *about: Any) -> None:
         super().__init__(policy, *about)
@@ -277,21 +287,21 @@ class SeparateActors(Actor):
 
 
 def _pair(answer: Any) -> tuple[Any, Any]:
-    """get_actions may return actions, or (actions, infos)."""
+    """Return (actions, infos) of an answer of `get_actions`; infos are None if it returns actions alone."""
     if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict | list):
         return answer
     return answer, None
 
 
 def _per_row(infos: Any, rows: int) -> list[dict[str, Any]]:
-    """A dict of batched arrays, or a list of dicts, as one dict a row."""
+    """Return one dict a row from infos that are a dict of batched arrays, or a list of dicts."""
     if isinstance(infos, dict):
         return [{key: np.asarray(value)[row] for key, value in infos.items()} for row in range(rows)]
     return [dict(info) for info in infos]
 
 
 def _stacker(layout: Layout) -> Callable[[list[Any]], Any]:
-    """One observation a row -> the batch a policy sees. The arrays are fresh: a policy may keep them."""
+    """Return a function from a list of observations to a policy's batch. Its arrays are new: a policy may keep them."""
     leaves = layout.leaves
     if len(leaves) == 1 and leaves[0].fixed and not leaves[0].path:
         dtype = leaves[0].dtype

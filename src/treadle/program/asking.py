@@ -1,6 +1,6 @@
 """A policy that is asked in the caller, with batches of the slots that are ready.
 
-It may be one of these, also as coroutines:
+The policy may be one of these, also as coroutines:
 - a callable `policy(observations)`, or an object with `get_actions` or Stable-Baselines3's `predict`. Observations are
   arrays [k, ...], dicts and tuples of them where the space nests, and lists for values without a fixed shape;
 - one that draws: `policy(observations, rng=...)` gets k generators, each its episode's own;
@@ -8,8 +8,8 @@ It may be one of these, also as coroutines:
   leaves are arrays or tensors with first axis k. A row gets its own part of the state in its next call;
 - one that plans ahead: with `n_action_steps` its actions are [k, h, ...], of which so many are played.
 
-It may also return infos, as (actions, infos) or (actions, state, infos). Infos are a dict of [k] (or, planning ahead,
-[k, h]), or k dicts.
+A policy may also return infos, as (actions, infos) or (actions, state, infos). Infos are a dict of [k] (or, planning
+ahead, [k, h]), or k dicts.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ class CallerPolicy:
 
     Args:
         policy: built already.
-        name: of it, for messages.
+        name: of the policy, for messages.
         pad_to: rows of every batch; copies fill short ones. None: all rows that are ready.
-        n_action_steps: of each answer so many actions are played; None: an answer is one action.
-        deterministic: of `predict`.
+        n_action_steps: number of actions of each answer that are played; None: an answer is one action.
+        deterministic: the argument of `predict`.
 
     Attributes:
         told: remarks for the user, from the first batches.
+
+    Raises:
+        UsageError: `policy` cannot be asked with batches.
     """
 
     def __init__(
@@ -67,7 +70,10 @@ class CallerPolicy:
         self.ask_from_now(policy, name)
 
     def ask_from_now(self, policy: Any, name: str) -> None:
-        """Another policy, also in episodes that have begun; their generators and states stay."""
+        """Ask this policy from now on, also in episodes that have begun, whose generators and states stay.
+
+        Raises UsageError as the class does.
+        """
         self.name = name
         initial = getattr(policy, "initial_state", None)
         self._initial = initial if callable(initial) else None
@@ -75,20 +81,21 @@ class CallerPolicy:
         self._looked = False
 
     def close(self) -> None:
-        """Let go of what the asking holds."""
+        """Give back the share of the event loop for coroutines. The policy's own `close` is not called."""
         self._settled.close()
 
     def start(self, slot: int, seed: int) -> None:
-        """A slot begins an episode, whose policy draws from `seed`."""
+        """Begin an episode of a slot; `seed`: of the generator that the policy draws from."""
         self._seeds[slot] = seed
         self._rngs.pop(slot, None)
         self._states.pop(slot, None)
 
     def ask(self, batch: Any, slots: Sequence[int]) -> tuple[Any, list[dict[str, Any]] | None]:
-        """Actions for these slots, of which `batch` has an observation each, in a tree of [k, ...]; and an info each,
-        or None.
+        """Return (tree of actions [k, ...], k infos or None) for these k slots.
 
-        Raises BadAction for an answer about another number of rows, and what the policy raises.
+        `batch`: the slots' observations, a tree of [k, ...]. With `n_action_steps`, actions are [k, steps, ...].
+
+        Raises BadAction for an answer of another form or number of rows, and what the policy raises.
         """
         if not self._looked:
             self._looked = True
@@ -113,7 +120,7 @@ class CallerPolicy:
     # -- what comes back ---------------------------------------------------------------------------------------------
 
     def _parted(self, answer: Any, rows: int) -> tuple[Any, Any, list[dict[str, Any]] | None]:
-        """(actions, state, infos by row) of what the policy has returned."""
+        """Return (actions, state, infos by row) of the policy's answer; state or infos are None if it has none."""
         state = infos = None
         if self._initial:
             if not isinstance(answer, tuple) or len(answer) not in (2, 3):
@@ -136,7 +143,7 @@ class CallerPolicy:
         return [dict(info) for info in infos]
 
     def _cut(self, leaf: Any, rows: int, asked: int) -> Any:
-        """A leaf of actions without those of the padding, and of each row those that are played."""
+        """Return a leaf of actions without the rows of the padding, and with the steps that are played."""
         if not hasattr(leaf, "__len__") or len(leaf) != asked:
             raise self._bad(f"actions of {asked} rows", _outline(leaf))
         leaf = leaf[:rows]
@@ -193,15 +200,17 @@ class CallerPolicy:
         return [trees.map(lambda leaf, row=row: leaf[row : row + 1], state) for row in range(rows)]
 
     def _outline_of(self, state: Any) -> list[tuple[trees.Path, tuple[int, ...]]]:
-        """Paths and shapes of a state's leaves, without the axis of rows."""
+        """Return paths and shapes of a state's leaves, without the axis of rows."""
         shapes = [tuple(getattr(leaf, "shape", ())) for leaf in trees.leaves(state)]
         return [(path, of[1:]) for path, of in zip(trees.paths(state), shapes, strict=True)]
 
     # -- the first look ----------------------------------------------------------------------------------------------
 
     def _look(self, batch: Any, slots: Sequence[int]) -> None:
-        """Find out in the first batch whether rows depend on one another, and whether global generators are drawn
-        from. The episodes' own generators and states are given back as they were."""
+        """Find out in the first batch whether rows depend on one another, and whether the policy draws from globals.
+
+        The episodes' own generators and states stay as they were. Findings are added to `told`.
+        """
         rows = len(slots)
         before = GlobalState()
         first = self._tried(batch, slots)
@@ -237,7 +246,7 @@ class CallerPolicy:
 def _caller(
     policy: Any, name: str, deterministic: bool, told: list[str]
 ) -> tuple[Callable[[Any, list[Any], Any], Any], bool]:
-    """(how it is asked with a batch, generators and a state; does it take generators?)"""
+    """Return (function that asks the policy with a batch, generators and a state; True if it takes generators)."""
     stateful = callable(getattr(policy, "initial_state", None))
     drawn = not deterministic and not stateful
     if drawn and callable(getattr(getattr(policy, "policy", None), "get_distribution", None)):

@@ -23,15 +23,14 @@ class Description:
     """A slot's description of itself when it is built.
 
     Attributes:
-        observation_space: None for programs that are only streamed or called.
-        action_space: as above.
-        finals: does the slot move on within the step that ends an episode, so that rows for terminal observations
-            are needed?
-        begins_next: does the step after an episode's end begin the next one, where the slot has not moved on already?
-            False: the slot waits for a reset.
-        begun: has its first episode begun with its being built? Then the program says so in `begun`, too.
-        metadata: anything picklable that a face wants to know.
-        numpy_integers: are Discrete actions NumPy's integers for it? Where all of a pool's slots want them, they are.
+        observation_space, action_space: None for programs that are only streamed or called.
+        finals: True if the slot moves on within the step that ends an episode, so that rows for terminal observations
+            are needed.
+        begins_next: True if the step after an episode's end begins the next episode, unless the slot has moved on
+            already. False: the slot waits for a reset.
+        begun: True if the first episode begins when the program is built; the program's own `begun` is then True, too.
+        metadata: picklable values for the face.
+        numpy_integers: True if Discrete actions should be NumPy's integers. They are if all slots of a pool want it.
     """
 
     observation_space: gym.Space | None = None
@@ -44,22 +43,22 @@ class Description:
 
 
 class StreamControl(Protocol):
-    """Questions that a streaming program may ask between steps."""
+    """Calls that a streaming program makes between steps."""
 
     def stopped(self) -> bool:
-        """Return True if it should end at once."""
+        """Return True if the stream should end at once."""
 
     def resets(self, episode: int) -> None:
-        """Say that this episode, and no other, is being made from now on, its reset first: so a death can be placed."""
+        """Note that only this episode is made from now on, its reset first, so that a death can be placed."""
 
     def begins(self) -> None:
-        """Say that its first step is next. From now on `stopped` is asked once between two steps, and counts them."""
+        """Note that the first step is next. From now on `stopped` is asked once between two steps, and counts them."""
 
     def plays(self, episode: int, steps: int) -> None:
-        """Where several are made at once: say that the step after so many of this episode is next."""
+        """Note that step `steps` + 1 of this episode is next, where several episodes are made at once."""
 
     def ends(self) -> None:
-        """Say that it, or that step, is made."""
+        """Note that the episode, or the step of `plays`, is made."""
 
 
 def _no_steps(action: Any) -> Any:
@@ -76,23 +75,24 @@ class Program:
     step: Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]] = staticmethod(_no_steps)
     begun = False  # has its first episode begun with its being built?
     begins_next_now: bool | None = None
-    """Where a call has put it into another state: does its next step begin an episode? The server sets it to None."""
+    """Whether the next step begins an episode, after a call that has changed the state. The server sets it to None."""
 
     def share(self, arena: Any, words: Any) -> None:
-        """Take the pool's memory, once, in a process of its own: requests may then refer to it.
+        """Take the pool's memory, once, if the worker is a process: requests may then refer to it.
 
-        `words` belong to its worker. A program with many items for one request writes the present one to
-        `words[wire.line.ITEM]`. So the error of its worker's death names the item."""
+        `words` belong to the worker. A program with many items for one request writes 1 + the number of the present
+        item to `words[wire.line.ITEM]`. So the error of the worker's death names the item.
+        """
 
     def describe(self) -> Description:
         return Description()
 
     def begin(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; returns its first observation and info."""
+        """Begin an episode, and return its first observation and info. Raises TypeError unless a subclass can."""
         raise TypeError(f"{type(self).__name__} cannot be reset")
 
     def ended(self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]) -> Any:
-        """The `StepResult` of a step that ended its episode."""
+        """Return the `StepResult` of a step that ended its episode. Raises TypeError unless a subclass can."""
         raise TypeError(f"{type(self).__name__} has no episodes")
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -104,16 +104,18 @@ class Program:
         return False
 
     def stream(self, order: Any, control: StreamControl) -> Iterator[Any]:
-        """Yield picklable results until the order is done or `control.stopped()`. A returned result that is not None
-        travels with the end of the stream."""
+        """Yield picklable results until the order is done or `control.stopped()`.
+
+        A returned result that is not None travels with the end of the stream. Raises TypeError unless a subclass can.
+        """
         raise TypeError(f"{type(self).__name__} cannot stream")
 
     def record(self, recorder: Any, lane: int) -> None:
-        """A trace begins: have what it calls timed, besides steps (`worker.recorder.Recorder.swap`)."""
+        """Have the program's calls timed, besides steps, as a trace begins (`worker.recorder.Recorder.swap`)."""
         recorder.swap(lane, "reset", self, "begin")
 
     def close(self) -> None:
-        """Give back what the slot holds. Called once."""
+        """Release what the slot holds. Called once."""
 
 
 class OnEnd(Enum):
@@ -128,11 +130,11 @@ class StepResult(NamedTuple):
     """The record of a step that ends an episode.
 
     Attributes:
-        observation: of the row: the terminal one, or (SAME_STEP) the next episode's first.
+        observation: for the row: the terminal one, or (SAME_STEP) the next episode's first.
         reward: of the ending step.
         terminated, truncated: of the ending step.
         info: belongs to `observation`.
-        final_observation, final_info: of the ended episode, where `observation` belongs to the next; else None.
+        final_observation, final_info: of the ended episode, if `observation` belongs to the next one; else None.
         begins_next: True if the slot's next step ignores its action and begins the next episode.
     """
 
@@ -155,7 +157,7 @@ def settle(
     truncated: bool,
     info: dict[str, Any],
 ) -> StepResult:
-    """The record of a step that ended its episode; in SAME_STEP it calls `begin` for the next one."""
+    """Return the record of a step that ended its episode; in SAME_STEP, `begin` is called for the next one."""
     if on_end is OnEnd.SAME_STEP:
         first, first_info = begin()
         return StepResult(first, reward, terminated, truncated, first_info, observation, info)
@@ -163,7 +165,7 @@ def settle(
 
 
 def own_names(info: Mapping[str, Any], own: frozenset[str], whose: str) -> dict[str, Any]:
-    """A copy of a program's info without our `own` names: a value under NAME is kept as `whose`_NAME."""
+    """Return a copy of a program's info without Treadle's `own` names: a value under NAME moves to `whose`_NAME."""
     out = dict(info)
     if not own.isdisjoint(out):
         for name in own.intersection(out):
@@ -173,7 +175,7 @@ def own_names(info: Mapping[str, Any], own: frozenset[str], whose: str) -> dict[
 
 
 def kept_as(name: str, whose: str, taken: Mapping[str, Any]) -> str:
-    """The name under which a program's value is kept: `whose`_NAME, once more where that is taken as well."""
+    """Return the name under which a program's value is kept: `name`, with `whose`_ before it until it is free."""
     while name in taken:
         name = f"{whose}_{name}"
     return name

@@ -1,8 +1,8 @@
-"""A Gymnasium environment in a slot: built from an id, a callable or a spec, stepped into the full record. Or a suite,
-whose episodes have different environments, each built when it is needed.
+"""A Gymnasium environment in a slot: built from an id, a callable or a spec, and stepped.
 
-Environments of coroutines are called on an event loop. Calls of other environments in a worker thread with a time limit
-can leave the thread behind (`built`).
+A suite is an environment whose episodes have different environments, each built when it is needed. Environments of
+coroutines are called on an event loop. A worker thread with a time limit takes no other environments, as a thread
+cannot be killed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ CALLS = ("reset", "step", "close")
 
 
 def recipe_parts(kwargs: Mapping[str, Any] | None, wrappers: Iterable[Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """The arguments that an environment is built with, as they are kept. Raises UsageError for anything else."""
+    """Return (dict of arguments, tuple of wrappers) that an environment is built with.
+
+    None or an empty value: none. Raises UsageError unless `kwargs` is a mapping and all wrappers can be called.
+    """
     if kwargs and not isinstance(kwargs, Mapping):
         raise UsageError(f"env_kwargs are a dict of the environment's arguments, got {kwargs!r}")
     return dict(kwargs or {}), several("wrappers", wrappers, callable, "callables")
@@ -42,7 +45,11 @@ class EnvRecipe:
         env: a registered id ("CartPole-v1"), "module:Id", an EnvSpec, or a callable that returns an environment.
         kwargs: for `gymnasium.make` or the callable.
         wrappers: applied in order, each called with the environment.
-        registrations: the caller's registry (`program.ids`), so that its ids are known where this is built.
+        registrations: the caller's registry (`program.ids`), so that its ids are known where this is built; None: they
+            are not needed.
+
+    Raises:
+        UsageError: `env` is none of these.
     """
 
     env: str | EnvSpec | Callable[..., gym.Env]
@@ -52,11 +59,11 @@ class EnvRecipe:
 
     @classmethod
     def of(cls, env: Any, kwargs: Mapping[str, Any] | None, wrappers: Iterable[Any]) -> EnvRecipe:
-        """One of what a caller gave. Raises UsageError for what builds no environments."""
+        """Return a recipe of a caller's arguments. Raises UsageError as the class and `recipe_parts` do."""
         return cls(env, *recipe_parts(kwargs, wrappers))
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what builds no environments."""
+        """Raise UsageError unless `env` can build environments."""
         if isinstance(self.env, str) and not self.env:
             raise UsageError("an environment is an id such as CartPole-v1, and this one is empty")
         if isinstance(self.env, str | EnvSpec) or (callable(self.env) and not isinstance(self.env, gym.Env)):
@@ -68,14 +75,14 @@ class EnvRecipe:
         raise UsageError(text)
 
     def check_id(self) -> None:
-        """Raises UsageError or MissingExtra where `build` would for want of the id. Nothing is built."""
+        """Raise UsageError or MissingExtra as `build` would for an unknown id. Nothing is built."""
         if isinstance(self.env, str) and ":" not in self.env:
             register_missing(self.registrations)
             with suppress(gym.error.Error):
                 spec_of(self.env)
 
     def build(self) -> gym.Env:
-        """The environment. Raises UsageError or MissingExtra for a wrong recipe, else what building raises."""
+        """Build the environment. Raises UsageError or MissingExtra for a wrong recipe, else what building raises."""
         with Owner.untimed() as timed:  # those within it are its own affair
             env: Any = self._built()
         layer = env
@@ -115,16 +122,17 @@ class EnvRecipe:
 
 
 def construct(builder: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    """Call it. Raises UsageError where it wants more arguments than it is given, else what it raises."""
+    """Return `builder(**kwargs)`. Raises UsageError if arguments are missing, else what the builder raises."""
     with complete(lambda: (builder, {}), getattr(builder, "__name__", repr(builder)), kwargs):
         return builder(**kwargs)
 
 
 @contextmanager
 def complete(find: Callable[[], tuple[Any, Mapping[str, Any]]], name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """In the block an environment is built of `kwargs`: where the builder wants more of them, UsageError says how.
+    """Run a block that builds an environment with `kwargs`. Raises UsageError that names missing arguments.
 
-    `find`: gives the builder, and what it is given besides.
+    `find`: returns the builder, and its arguments besides `kwargs`. `name`: of the environment, for the text. Other
+    errors of the block are raised unchanged.
     """
     try:
         yield
@@ -143,25 +151,27 @@ def complete(find: Callable[[], tuple[Any, Mapping[str, Any]]], name: str, kwarg
 
 
 def _creator(env: str | EnvSpec) -> tuple[Any, Mapping[str, Any]]:
-    """The function that `gymnasium.make` calls for an environment, and the arguments of its registration."""
+    """Return the function that `gymnasium.make` calls for an environment, and the arguments of its registration."""
     spec = env if isinstance(env, EnvSpec) else gym.spec(env.rpartition(":")[2])
     creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     return creator, spec.kwargs
 
 
 def _lacking(builder: Any, given: Mapping[str, Any]) -> list[str]:
-    """The arguments without a default that it is not given."""
+    """Return the names of a builder's arguments without a default that are not `given`."""
     many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     wanted = [p.name for p in parameters_of(builder) or () if p.default is p.empty and p.kind not in many]
     return [name for name in wanted if name not in given]
 
 
 class GymEnv(Program):
-    """Runs one `gymnasium.Env`, or anything that has its `reset`, `step` and two spaces.
+    """Runs one `gymnasium.Env`, or an object with its `reset`, `step` and two spaces.
 
     Args:
-        recipe: how to build it.
+        recipe: how the environment is built.
         on_end: what happens when an episode ends.
+
+    Raises UsageError if `reset` does not take `seed` and `options`, and as `EnvRecipe.build`.
     """
 
     def __init__(self, recipe: EnvRecipe, on_end: OnEnd = OnEnd.NEXT_STEP) -> None:
@@ -200,7 +210,7 @@ class GymEnv(Program):
         return record
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An attribute of the environment (looked up through its wrappers); called when it can be."""
+        """Return an attribute of the environment or of a wrapper, or the result of calling it if it can be called."""
         attribute = getattr(self.env, "get_wrapper_attr", partial(getattr, self.env))(name)
         return attribute(*args, **kwargs) if callable(attribute) else attribute
 
@@ -212,16 +222,15 @@ class GymEnv(Program):
 
 
 def of_coroutines(env: Any) -> bool:
-    """Has it `async def reset` or `async def step`? It may be a class that makes such environments."""
+    """Return True if `reset`, `step` or `close` of an environment, or of a class of environments, is a coroutine."""
     env = env.func if isinstance(env, partial) else env
     return any(inspect.iscoroutinefunction(getattr(env, name, None)) for name in CALLS)
 
 
 class Awaited(gym.Wrapper):
-    """Gymnasium's face of an environment whose `reset` and `step` (and `close`, as it likes) are coroutines. While one
-    waits, others of the same process go on.
+    """Gymnasium's interface of an environment with coroutines (any of `reset`, `step` and `close`).
 
-    Raises UsageError for anything but a `gymnasium.Env`.
+    While one environment waits, others of the same process go on. Raises UsageError unless `env` is a `gymnasium.Env`.
     """
 
     def __init__(self, env: Any) -> None:
@@ -251,9 +260,9 @@ class Awaited(gym.Wrapper):
 
 
 def check_reset(env: Any, *names: str) -> None:
-    """Raises UsageError for an environment whose `reset` does not take these keyword arguments.
+    """Raise UsageError for an environment whose `reset` does not take these keyword arguments.
 
-    Gymnasium's own wrappers hand them on, so the environment below is asked; what others do is their affair.
+    Gymnasium's own wrappers pass arguments on, so the first layer below them is checked.
     """
     while isinstance(env, gym.Wrapper) and type(env).__module__.startswith("gymnasium."):
         env = env.env
@@ -274,19 +283,20 @@ def wants_numpy_integers(env: Any) -> bool:
 
     They check that their space contains the action. With a NumPy integer the check takes half the time: 0.7 us less, of
     6 for a step of CartPole. Other environments get Python's integers. Some compare the action with an enum, which
-    takes 60 times as long with NumPy's (MiniGrid: 4 us a comparison). Others look it up in a table `P`."""
+    takes 60 times as long with NumPy's (MiniGrid: 4 us a comparison). Others look it up in a table `P`.
+    """
     env = getattr(env, "unwrapped", env)
     return type(env).__module__.startswith("gymnasium.envs.") and not hasattr(env, "P")
 
 
 def close_env(env: Any) -> None:
-    """Close an environment that can be closed."""
+    """Close an environment, if it has `close`."""
     if hasattr(env, "close"):
         env.close()
 
 
 def portable_spec(env: gym.Env) -> str | None:
-    """The environment's spec as JSON, None when it has none or one that JSON cannot hold."""
+    """Return the environment's spec as JSON; None: it has none, or JSON cannot hold it."""
     spec = getattr(env, "spec", None)
     if spec is None:
         return None
@@ -301,10 +311,10 @@ TASK = "task"  # the key of a reset's options, and of its info, that names the t
 
 @dataclass(frozen=True)
 class Suite:
-    """Makes a `SuiteEnv` where it is called.
+    """Makes a `SuiteEnv` in the process that calls it.
 
     Attributes:
-        tasks: name -> how its environment is built. A slot has one of them built at a time.
+        tasks: name of a task -> how its environment is built. A slot has one of them built at a time.
     """
 
     tasks: Mapping[str, EnvRecipe]
@@ -314,7 +324,11 @@ class Suite:
 
 
 class SuiteEnv(gym.Env):
-    """Reset with options {"task": name, "options": those of the task's own reset, or None}."""
+    """An environment whose resets choose a task.
+
+    `reset` takes options {"task": name, "options": those of the task's own reset, or None}; None: the first task. The
+    info of a reset has the name under "task". Raises UsageError for a task whose spaces are not the first one's.
+    """
 
     def __init__(self, suite: Suite) -> None:
         self._suite = suite
@@ -325,8 +339,10 @@ class SuiteEnv(gym.Env):
         self.spec = getattr(self._now, "spec", None)
 
     def check(self) -> None:
-        """Build every task once, so that a task that cannot be built, or has other spaces, fails before any is played.
-        Raises UsageError, and the exceptions of building."""
+        """Build every task once, so that a wrong task fails before any is played.
+
+        Raises UsageError for a task that has other spaces, and what building raises.
+        """
         for recipe in self._suite.tasks.values():  # the quick ones first
             recipe.check_id()
         for task in [*self._suite.tasks][1:]:

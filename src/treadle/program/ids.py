@@ -27,7 +27,7 @@ from treadle.packages import PACKAGES
 
 
 def import_package(env_id: str) -> None:
-    """Import the package behind an id. Raises MissingExtra when it is not installed."""
+    """Import the package behind an id, if `PACKAGES` has one. Raises MissingExtra if it is not installed."""
     for prefix, (package, extra) in PACKAGES.items():
         if env_id.startswith(prefix):
             try:
@@ -46,10 +46,11 @@ NO_ID = ("Malformed environment ID", "Environment registration via importing a m
 
 @contextmanager
 def registered(env_id: str) -> Iterator[None]:
-    """A block that calls `gymnasium.make(env_id)`.
+    """Run a block that calls `gymnasium.make(env_id)`.
 
-    It raises UsageError for an unknown id, with the nearest one. It also does for a text that is not an id, and for a
-    missing module of "module:Id"."""
+    Raises UsageError for an unknown id, and names the nearest ones. Likewise for a text that is not an id, and for a
+    missing module of "module:Id". Other errors of the block are raised unchanged.
+    """
     module, colon, name = env_id.rpartition(":")
     if colon and not (module and name):
         raise UsageError(
@@ -70,15 +71,17 @@ def registered(env_id: str) -> Iterator[None]:
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """The spec that is registered under an id; the package behind it is imported first. Raises UsageError and
-    MissingExtra, and what Gymnasium raises."""
+    """Return the spec that is registered under an id; the package behind the id is imported first.
+
+    Raises UsageError, MissingExtra, and what Gymnasium raises.
+    """
     import_package(env_id)
     with registered(env_id):
         return gym.spec(env_id)
 
 
 def nearest_ids(env_id: str, count: int = 3) -> list[str]:
-    """Registered ids that look like `env_id`, those of installed packages that we know included."""
+    """Return at most `count` registered ids that look like `env_id`; the packages of `PACKAGES` are imported first."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that nobody has asked for
         for prefix, (package, _) in PACKAGES.items():
@@ -95,7 +98,7 @@ def nearest_ids(env_id: str, count: int = 3) -> list[str]:
 
 
 def own_registrations() -> bytes:
-    """The caller's specs, for `register_missing`. Those that cannot be pickled stay behind."""
+    """Return a pickle of the caller's specs for `register_missing`, without those that cannot be pickled."""
     specs = list(registry.values())
     try:
         return pickling.dumps((os.getpid(), specs))
@@ -105,7 +108,7 @@ def own_registrations() -> bytes:
 
 @lru_cache(maxsize=4)  # every slot of a worker asks
 def register_missing(pickled: bytes | None) -> None:
-    """Register what is not registered here, or in another way."""
+    """Register the specs of `own_registrations` that this process lacks or has otherwise; None: there are none."""
     if pickled is None:
         return
     pid, specs = pickle.loads(pickled)

@@ -56,8 +56,10 @@ def _draws(name: str) -> bool:
 
 @contextmanager
 def off_screen() -> Iterator[None]:
-    """In the block this process, and those that it starts, draw by what `gl` found. The file into which MuJoCo writes
-    warnings, in the current folder, is gone afterwards if it was not there before."""
+    """Run a block in which this process, and those that it starts, draw by the library that `gl` finds.
+
+    MuJoCo's file of warnings in the current folder is removed afterwards if it was not there before.
+    """
     before, found, kept = os.environ.get(GL), gl(), LOG.exists()
     os.environ |= {} if found is None else {GL: found}
     try:

@@ -47,8 +47,11 @@ _NO_OBJECTS = f"random, model{saved.ENDING}, "  # what the name of a policy may 
 
 
 def load_object(reference: str, *, besides: str = "") -> Any:
-    """The object that "module:attr" or "path/to/file.py:attr" names. Raises UsageError that says what is missing;
-    `besides` names what else there might have been, such as "model.zip, "."""
+    """Return the object that "module:attr" or "path/to/file.py:attr" names.
+
+    Raises UsageError if the text has another form, or the file, module or attribute is missing. `besides`: other forms
+    for its text, such as "model.zip, ".
+    """
     name, colon, attribute = reference.rpartition(":")
     if not colon or not name or not attribute:
         raise UsageError(
@@ -74,7 +77,10 @@ def load_object(reference: str, *, besides: str = "") -> Any:
 
 
 def names_in(path: str) -> list[str]:
-    """The names that a file of Python defines at its top level, but private ones and constants; it is not run."""
+    """Return the names that a Python file defines at its top level, without private ones and constants.
+
+    The file is not run; [] if it cannot be read.
+    """
     try:
         tree = ast.parse(Path(path).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
@@ -89,7 +95,7 @@ def names_in(path: str) -> list[str]:
 
 
 def _choice(reference: str) -> str:
-    """Names that a file or a module alone could have meant."""
+    """Return the end of an error's text: the attributes of the file or module `reference`; "": it has none."""
     path = reference.rstrip(":")
     if path.endswith(".py") and not os.path.exists(path):
         return f": file {path} does not exist"
@@ -128,12 +134,12 @@ def _load_file(path: str) -> Any:
 
 
 def _digest(path: str) -> str:
-    """The same in every process, other than `hash`: what a worker pickles names its module."""
+    """Return a digest of a path that is the same in every process, as pickles name modules after it."""
     return hashlib.blake2b(os.fsencode(path), digest_size=6).hexdigest()
 
 
 def policy_name(policy: Any) -> str:
-    """A short name for datasets and tables."""
+    """Return a short name of a policy for datasets and tables."""
     if policy is None or policy == "random":
         return "random"
     if isinstance(policy, str):
@@ -143,7 +149,10 @@ def policy_name(policy: Any) -> str:
 
 
 def built_policy(policy: Any, observation_space: gym.Space, action_space: gym.Space) -> Any:
-    """The policy itself, of what may be its name, class or factory. Raises UsageError as `load_object`."""
+    """Return the policy itself, made from its name, class or factory if `policy` is one.
+
+    Raises UsageError as `load_object`, and the errors of `saved.load_model`.
+    """
     return _built(_loaded(policy), observation_space, action_space)
 
 
@@ -180,9 +189,10 @@ class Asker(NamedTuple):
     """How a policy is asked with a batch.
 
     Attributes:
-        ask: called with the batch and what the policy may draw from (a generator, or one a row); returns its answer.
-        draws: does it draw from that?
-        pairs: may the answer be (actions, infos)?
+        ask: called with the batch and the generator that the policy may draw from, or a list of one a row; returns the
+            policy's answer.
+        draws: True if the policy takes the generators.
+        pairs: True if the answer may be (actions, infos).
     """
 
     ask: Callable[[Any, Any], Any]
@@ -191,9 +201,9 @@ class Asker(NamedTuple):
 
 
 def asker_of(policy: Any, deterministic: bool = False) -> Asker | None:
-    """The way to ask a policy with batches; None: there is none.
+    """Return the way to ask a policy with batches; None: it takes none.
 
-    deterministic: of `predict`.
+    `deterministic`: the argument of `predict`. Raises UsageError for a `predict` that does not take it.
     """
     if callable(getattr(policy, "predict", None)):
         if (names := _parameters(policy.predict)) and "deterministic" not in names:
@@ -212,8 +222,11 @@ def asker_of(policy: Any, deterministic: bool = False) -> Asker | None:
 
 
 def predicted(policy: Any, batch: Any, deterministic: bool) -> Any:
-    """Return the actions of a policy's `predict`. Raises UsageError for a state beside them, which would be lost; a
-    policy with `reset` keeps its own."""
+    """Return the actions of a policy's `predict`.
+
+    Raises UsageError if `predict` also returns a state, which would be lost. A policy with `reset` may return one, as
+    it keeps its own.
+    """
     answer = policy.predict(batch, deterministic=deterministic)
     given = isinstance(answer, tuple) and any(each is not None for each in answer[1:])
     if given and not callable(getattr(policy, "reset", None)):
@@ -225,7 +238,7 @@ def predicted(policy: Any, batch: Any, deterministic: bool) -> Any:
 
 
 def casts(actions: Any, layout: Layout) -> str:
-    """A sentence on what becomes of the dtypes of a policy's batch of actions; "": nothing that loses digits."""
+    """Return a sentence about dtypes of a policy's actions that are cast with a loss; "": there are none."""
     given = dict(zip(trees.paths(actions), trees.leaves(actions), strict=True))
     leaves = [(own.dtype, given.get(own.path)) for own in layout.leaves if own.fixed]
     arrays = [(dtype, leaf.dtype) for dtype, leaf in leaves if isinstance(leaf, np.ndarray) and dtype is not None]

@@ -1,4 +1,4 @@
-"""Models that Stable-Baselines3 has saved: `ppo.zip`. The only file that imports it.
+"""Models that Stable-Baselines3 has saved, such as `ppo.zip`. No other file imports Stable-Baselines3 for a policy.
 
 A saved model does not name its algorithm, but its file lists the algorithm's own settings, which identify it. It is
 loaded to act and not to learn: on the processor, without a replay buffer.
@@ -36,10 +36,11 @@ RECURRENT = "sb3_contrib.common.recurrent."
 
 
 def load_model(path: str) -> Any:
-    """The model, which has `predict`.
+    """Return the model of a file, which has `predict`.
 
     Raises:
-        UsageError: the file is missing, is not such a model, or its model carries a state from step to step.
+        UsageError: the file is missing, is not a model that Stable-Baselines3 has saved, or is of an unknown algorithm.
+            Or the model carries a state from step to step.
         MissingExtra: Stable-Baselines3 or torch is not installed.
     """
     package, algorithm = algorithm_of(path)
@@ -57,10 +58,11 @@ def load_model(path: str) -> Any:
 
 
 def drawn_actions(model: Any, observations: Any, rngs: list[Any], told: list[str]) -> Any:
-    """Return stochastic actions of a Stable-Baselines3 model, each row drawn from its own generator.
+    """Return stochastic actions [k, ...] of a Stable-Baselines3 model, each row drawn from its own generator.
 
-    The model's policy must be a distribution over actions (PPO, A2C); None for others. `told` gets a remark where
-    actions are clipped."""
+    None: the model's policy is not a categorical or a normal distribution over actions (those of PPO and A2C are). If
+    actions are clipped, a remark is added to `told`.
+    """
     policy = getattr(model, "policy", None)
     if not callable(getattr(policy, "get_distribution", None)):
         return None
@@ -86,7 +88,7 @@ def drawn_actions(model: Any, observations: Any, rngs: list[Any], told: list[str
 
 
 def algorithm_of(path: str) -> tuple[str, str]:
-    """(package, name) of the algorithm whose model it is. Nothing of the file is run. Raises UsageError."""
+    """Return (package, name) of the algorithm of a saved model. Nothing of the file is run. Raises UsageError."""
     if not Path(path).exists():
         raise UsageError(f"file {path} does not exist")
     try:

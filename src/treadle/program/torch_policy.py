@@ -13,7 +13,7 @@ SAMPLES = ("categorical", "normal")
 
 
 def library(what: str) -> Any:
-    """The package torch. Raises MissingExtra, saying what needs it."""
+    """Return the package torch. Raises MissingExtra; `what` begins its text, such as "a policy of torch needs"."""
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -27,14 +27,16 @@ def torch_policy(module: Any, device: Any = None, dtype: Any = None, sample: str
     Args:
         module: called with a tensor [k, ...] (a dict or tuple of them where the space nests) in `torch.inference_mode`.
             It is moved to the device and put into evaluation mode.
-        device: where it computes; None: where its parameters are.
-        dtype: of floating-point observations; None: that of its parameters. Whole numbers stay what they are.
-        sample: None: its output is the actions. With "categorical" its output is logits [k, n], from which an action a
-            row is drawn. With "normal" it is (means, standard deviations), both [k, m]. The episodes' own generators
-            draw, so actions do not depend on the other rows of a batch.
+        device: where it computes; None: where its first parameter is, or the CPU without parameters.
+        dtype: of floating-point observations; None: that of the module's first parameter, or float32 without any.
+            Whole numbers stay what they are.
+        sample: None: the module's output is the actions. With "categorical" its output is logits [k, n], from which an
+            action a row is drawn, int64[k]. With "normal" it is (means, standard deviations), both [k, m]. The
+            episodes' own generators draw, so actions do not depend on the other rows of a batch.
 
     Raises:
-        UsageError: another `sample`, or not a module. MissingExtra: torch is missing.
+        UsageError: `sample` is another value, or `module` is not a torch module.
+        MissingExtra: torch is missing.
     """
     if sample is not None and sample not in SAMPLES:
         raise UsageError(f"sample is None, 'categorical' or 'normal', got {sample!r}")
@@ -42,7 +44,12 @@ def torch_policy(module: Any, device: Any = None, dtype: Any = None, sample: str
 
 
 class TorchPolicy:
-    """See `torch_policy`."""
+    """See `torch_policy`.
+
+    Attributes:
+        module: on `device`, in evaluation mode.
+        device, dtype: as torch has them.
+    """
 
     batched = True
 
@@ -59,7 +66,7 @@ class TorchPolicy:
         self._pinned: dict[int, Any] = {}  # leaf -> memory that the device copies from
 
     def parameters(self) -> Any:
-        """Of the module."""
+        """Return the module's parameters."""
         return self.module.parameters()
 
     def __call__(self, observations: Any) -> Any:
@@ -98,7 +105,10 @@ class DrawingTorchPolicy(TorchPolicy):
 
 
 def draw_categorical(shares: np.ndarray, rngs: list[np.random.Generator]) -> np.ndarray:
-    """int64[k]: of each row of float64[k, n], which sum to 1, an index, by inversion of one number of its generator."""
+    """Return int64[k]: an index drawn by the shares of each row of `shares`, float64[k, n].
+
+    It is drawn by inversion, from one number of the row's own generator. Rows need not sum to exactly 1.
+    """
     sums = shares.cumsum(axis=-1)
     drawn = [
         int(np.searchsorted(row, rng.random() * row[-1], side="right")) for row, rng in zip(sums, rngs, strict=True)
@@ -107,6 +117,6 @@ def draw_categorical(shares: np.ndarray, rngs: list[np.random.Generator]) -> np.
 
 
 def draw_normal(means: np.ndarray, deviations: np.ndarray, rngs: list[np.random.Generator]) -> np.ndarray:
-    """Like `means` [k, ...]: each row drawn with its own generator."""
+    """Return actions of the shape of `means` [k, ...], each row drawn from its own generator."""
     noise = np.stack([rng.standard_normal(means.shape[1:]) for rng in rngs]).astype(means.dtype)
     return means + deviations * noise
