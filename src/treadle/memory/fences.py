@@ -12,7 +12,7 @@ lock's giving back, no later one its taking, and the two keep their order.
 
 Words that both sides read without a fence, and why that is safe:
 
-| word | who waits for it, and what if it is seen late or early |
+| word | its reader, and the effect of a late or early look |
 |---|---|
 | CREDIT | the worker, for at most 0.05 s at a time; late: it waits on. A fence of the caller's comes before it |
 | STARVED | late: no ring, and the worker looks again after 0.05 s |

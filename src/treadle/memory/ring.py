@@ -377,7 +377,7 @@ class RowMemory:
 
 
 def _common_layout(descriptions: Sequence[Any], name: str) -> Layout:
-    """Return the layout of all slots. Bounds may differ between slots. Raises LayoutsDiffer for anything else."""
+    """Return the layout of all slots. Raises LayoutsDiffer if keys, shapes or dtypes differ; bounds may."""
     spaces = [getattr(d, name) for d in descriptions]
     first = Layout.of(spaces[0])
     seen = {id(spaces[0])}

@@ -1,4 +1,4 @@
-"""One environment and the recorder of its episodes. A player does not know who sends the actions."""
+"""One environment and the recorder of its episodes. The source of actions is not a player's business."""
 
 from __future__ import annotations
 

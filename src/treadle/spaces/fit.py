@@ -87,7 +87,8 @@ def _known(space: Any) -> Space[Any]:
 def soft_contains(space: Any, element: Any) -> bool:
     """Return True if the element is in the space, or has as many entries as a flattened value of the space.
 
-    So a value of a Box may be flat or out of bounds, and a value of a Discrete may be one-hot.
+    So a value of a Box may be flat or out of bounds, and a value of a Discrete may be one-hot. A value of a Dict is a
+    dict with the space's keys, and a value of a Tuple a tuple. Raises ValueError for lists of unequal lengths.
     """
     if isinstance(space, gs.Dict):
         return (
@@ -118,7 +119,7 @@ def contains(space: Any, element: Any) -> bool:
 
 
 def _entries(space: Any) -> int | None:
-    """Return the numbers in a flattened value of the space; None: unknown."""
+    """Return how many numbers a flattened value of the space has; None: unknown."""
     flat = getattr(space, "flat_dim", None)
     if flat is not None:
         return int(flat)

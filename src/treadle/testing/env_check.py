@@ -164,6 +164,8 @@ def check_env(
 
 
 class Check:
+    """The check of one environment: runs all parts, and adds their findings to `report`. See `check_env`."""
+
     def __init__(
         self, report: Report, recipe: EnvRecipe, steps: int, seed: int, seconds: float, timeout: float, told: Any
     ) -> None:

@@ -383,7 +383,10 @@ def flat(value: Any) -> Iterator[Any]:
 
 
 def print_of(value: Any, start: int = 0) -> int:
-    """Return a check sum, the same for values that are equal to the last bit. `CLOCKS` in dicts are left out."""
+    """Return a check sum, the same for values that are equal to the last bit.
+
+    The order of a dict's keys counts, and keys of `CLOCKS` are left out. Of other objects only the type counts.
+    """
     if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
         start = zlib.crc32(f"{value.dtype}{value.shape}".encode(), start)
         return zlib.crc32(np.ascontiguousarray(value).tobytes(), start)
