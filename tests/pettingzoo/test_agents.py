@@ -243,6 +243,9 @@ def test_partial_batches_give_each_environment_its_own_stream(form: str) -> None
         if form == "grouped":
             vector.send({agent: actions[1:2] for agent, actions in actions_of(0).items()}, 1)
             assert vector.recv(min=1)[4]["env_id"].tolist() == [1]
+        else:
+            with pytest.raises(treadle.UsageError, match="each environment 3 times"):
+                vector.send(rows, [0, 1])
     finally:
         vector.close()
     for slot, stream in streams.items():

@@ -1,6 +1,7 @@
 """Environments in a slot: built from whatever names one, stepped into the full record."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from treadle.errors import MissingExtra, UsageError
+from treadle.program import ids
 from treadle.program.base import OnEnd, Program, settle
 from treadle.program.gym_env import EnvRecipe, GymEnv, portable_spec
 from zoo.faults import Sound
@@ -173,3 +175,11 @@ def test_arguments_that_are_missing_are_named_for_ids_specs_and_callables() -> N
     assert isinstance(caught.value.__cause__, TypeError)
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         EnvRecipe(Needs, {"level": 1, "colour": 2}).build()
+
+
+def test_a_broken_package_does_not_hide_that_an_id_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "broken_envs.py").write_text("raise ImportError('built for another Python')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(ids.PACKAGES, "Broken/", ("broken_envs", None))
+    with pytest.raises(UsageError, match="'CartPol-v1' is unknown; did you mean CartPole-v"):
+        EnvRecipe("CartPol-v1").build()

@@ -304,3 +304,13 @@ def test_mujoco_draws_without_a_display(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(UsageError, match="apt-get install libegl1 libosmesa6"):
         treadle.replay(out, 0, render="none.mp4")
     assert [path.name for path in Path.cwd().iterdir()] == ["here.mp4"]
+
+
+def test_a_film_without_pillow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run_of(tmp_path / "run", episodes=1)
+    missing = tmp_path / "missing" / "PIL"
+    missing.mkdir(parents=True)
+    (missing / "__init__.py").write_text("raise ModuleNotFoundError('no Pillow', name='PIL')")
+    monkeypatch.syspath_prepend(missing.parent)
+    with pytest.raises(treadle.MissingExtra, match=r"treadle\[data\]"):
+        treadle.film(out, best=1)

@@ -19,6 +19,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from conftest import scaled
 from treadle.errors import UsageError
 from treadle.testing import CheckFailed, Report, check_env
+from treadle.testing.env_probe import print_of
 from zoo.faults import ZOO
 
 FAST = {"Sound", "IgnoresItsSeed", "MissingKey", "HasChildren", "Leaks", "OsExits", "Chatters", "NoOptions", "Plain"}
@@ -84,6 +85,11 @@ def test_no_false_alarm(env: str) -> None:
     report = check_env(env, **QUICK)
     assert report.ok, str(report)
     assert not [each for each in report.findings if each.about != "state"], str(report)
+
+
+def test_the_order_of_an_info_s_keys_does_not_matter() -> None:
+    assert print_of({"a": 1, "b": {"c": 2, "d": 3}}) == print_of({"b": {"d": 3, "c": 2}, "a": 1})
+    assert print_of({"a": 1, "b": 2}) != print_of({"a": 2, "b": 1})
 
 
 def test_what_is_no_environment_is_refused() -> None:

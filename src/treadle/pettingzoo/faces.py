@@ -120,7 +120,9 @@ class AgentsFace:
         `env_id` is as in the infos of `recv`: in rows, an environment's number stands once for each of its agents.
         """
         if env_id is not None:
-            env_id = np.atleast_1d(env_id)[:: self.width]
+            given, env_id = np.atleast_1d(env_id), np.atleast_1d(env_id)[:: self.width]
+            if not np.array_equal(np.repeat(env_id, self.width), given):
+                raise UsageError(f"env_id has each environment {self.width} times, once for each agent: got {given}")
         self.vec.send(self._given(actions, self._now if env_id is None else self._now[env_id]), env_id)
 
     def recv(self, *, min: int | None = None, max: int | None = None, timeout: float | None = None) -> Five:

@@ -13,7 +13,7 @@ import os
 import pickle
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -81,12 +81,14 @@ def spec_of(env_id: str) -> EnvSpec:
 
 
 def nearest_ids(env_id: str, count: int = 3) -> list[str]:
-    """Return at most `count` registered ids that look like `env_id`; the packages of `PACKAGES` are imported first."""
+    """Return at most `count` registered ids that look like `env_id`. Packages of `PACKAGES` that work are imported
+    first."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that nobody has asked for
         for prefix, (package, _) in PACKAGES.items():
             if find_spec(package) is not None:
-                import_package(prefix)
+                with suppress(Exception):  # a broken package has no ids, and nobody has asked for it
+                    import_package(prefix)
     known = {name.lower(): name for name in gym.registry}
     bare: dict[str, str] = {}
     for name in gym.registry:  # the newest version of a name comes last

@@ -78,7 +78,8 @@ def film(
 
     Raises:
         UsageError: as `treadle.replay`; or no episode is chosen, or `out` is missing for a failure without a file. Or
-            the environment gives no pictures, or Pillow is missing without `plain`.
+            the environment gives no pictures.
+        MissingExtra: Pillow is missing, without `plain`.
     """
     check_whole(0, none=False, best=best, worst=worst, failed=failed)
     episodes = several("episodes", episodes, lambda each: isinstance(each, int), "indices")

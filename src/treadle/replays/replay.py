@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from treadle import seeding
+from treadle import errors, seeding
 from treadle.checks import check_seconds, check_whole, suggests
 from treadle.errors import TreadleError, UsageError
 from treadle.program.gym_env import close_env
@@ -177,7 +177,7 @@ def in_child(repro: Repro, limit: float | None, **options: Any) -> Replay:
 
     `limit`: seconds that a step may take; None: no limit. `options`: of `replay`, values for JSON.
 
-    Raises UsageError for whatever error of this package ends the child's replay.
+    Raises the error of this package that ends the child's replay.
     """
     with tempfile.TemporaryDirectory(prefix="treadle-replay-") as place:
         kept, told, file = repro.path, Path(place) / "told", Path(place) / "this.repro"
@@ -203,7 +203,8 @@ def in_child(repro: Repro, limit: float | None, **options: Any) -> Replay:
     if len(said) > 8:
         result = json.loads(said[8:])
         if "refused" in result:
-            raise UsageError(result["refused"])
+            kind, text = result["refused"]
+            raise getattr(errors, kind, UsageError)(text)
         for name in TOLD:
             setattr(found, name, result[name])
         if result["error"] is not None:
@@ -242,7 +243,7 @@ def main() -> None:
     try:
         result = replay(order["file"], timeout=limit, here=True, tick=tick, **order["options"])
     except TreadleError as refused:
-        os.pwrite(fd, json.dumps({"refused": str(refused)}).encode(), 8)
+        os.pwrite(fd, json.dumps({"refused": (type(refused).__name__, str(refused))}).encode(), 8)
         return
     faulthandler.cancel_dump_traceback_later()
     error = None if result.error is None else (type(result.error).__name__, str(result.error))
