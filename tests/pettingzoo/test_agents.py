@@ -246,6 +246,9 @@ def test_partial_batches_give_each_environment_its_own_stream(form: str) -> None
         else:
             with pytest.raises(treadle.UsageError, match="each environment 3 times"):
                 vector.send(rows, [0, 1])
+        for wrong in ([N], [-1], [], [0.0], [True], ["a"]):
+            with pytest.raises(treadle.UsageError, match="distinct integers"):
+                vector.send(rows if form == "rows" else grouped, np.repeat(wrong, 1 if form == "grouped" else 3))
     finally:
         vector.close()
     for slot, stream in streams.items():

@@ -23,6 +23,7 @@ from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.infos import columns, rows_of_infos
 from treadle.vector.make_vec import vector_of
 from treadle.vector.next_obs import finals_of
+from treadle.vector.orders import chosen_slots
 from treadle.vector.rollout import Rollout
 
 Five = tuple[Any, Any, Any, Any, dict[Any, Any]]
@@ -123,6 +124,7 @@ class AgentsFace:
             given, env_id = np.atleast_1d(env_id), np.atleast_1d(env_id)[:: self.width]
             if not np.array_equal(np.repeat(env_id, self.width), given):
                 raise UsageError(f"env_id has each environment {self.width} times, once for each agent: got {given}")
+            env_id = chosen_slots(env_id.tolist(), self.vec.num_envs)
         self.vec.send(self._given(actions, self._now if env_id is None else self._now[env_id]), env_id)
 
     def recv(self, *, min: int | None = None, max: int | None = None, timeout: float | None = None) -> Five:
