@@ -17,8 +17,7 @@ from pathlib import Path
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 HEAD = """# Public names
 
-`scripts/api.py` makes this page. The first line of a name's docstring stands beside it; `help(treadle.collect)` shows
-all of it.
+`scripts/api.py` generates this page from the docstrings. `help(treadle.collect)` prints the whole docstring of a name.
 """
 ROOMS = {  # a module that users import -> what its names are for
     "treadle": "Vectors, episodes, datasets, evaluations, replays, errors.",

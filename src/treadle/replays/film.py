@@ -58,7 +58,7 @@ def film(
     trust: bool = False,
     timeout: float | None = None,
 ) -> list[Film]:
-    """Film episodes afterwards: played again in child processes from recorded actions, rendered off-screen.
+    """Film recorded episodes: child processes play them again from their actions and render them off-screen.
 
     A film has a picture of the reset and one of each step, at the environment's own rate (`render_fps`). It is an .mp4
     or, without the extra `video`, an animated PNG. Its name is "episode-0017_return-20.0_failure": index, return, end.

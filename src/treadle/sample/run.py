@@ -71,7 +71,7 @@ class StoredKeywords(RunKeywords, total=False):
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Run:
     """Whole episodes, made in parallel. (seed, i) alone decides episode i, so a run is the same bytes for any number of
-    workers. `Run.of` makes and checks a run. Runs are equal if their `as_json` is; a run has no hash.
+    workers. `Run.of` makes and checks a run. Two runs are equal if their `as_json` are equal; runs are not hashable.
 
     Attributes:
         env: a registered id, "module:Id", an EnvSpec, a callable that returns an environment, or "module:make_env" or

@@ -209,7 +209,7 @@ def digest_of(values: Iterable[Any]) -> str:
 
 
 def compare(first: Evaluation, second: Evaluation, seed: int = 0) -> Comparison:
-    """Two evaluations in pairs.
+    """Compare two evaluations, episode by episode, on the same seeds.
 
     Args:
         first, second: made with the same environment, seed and number of episodes.

@@ -1,4 +1,4 @@
-"""Garage's samplers on a pool of workers: rollouts by workers that users may write, gathered until there is enough.
+"""Garage's samplers on a pool of workers. Users may write the workers; a sampler gathers their rollouts.
 
 Read the modules in this order:
 

@@ -124,7 +124,7 @@ class Worker:
 
 
 class DefaultWorker(Worker):
-    """Plays one episode a rollout.
+    """Plays one episode per rollout.
 
     Subclasses may override any method, and use the attributes that the methods fill:
 

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True, repr=False)
 class EnvState:
-    """The complete state of one environment at one moment. A value: it never changes, compares by content, pickles.
+    """The complete state of one environment at one moment. It is immutable, compared by content, and can be pickled.
 
     Attributes:
         kind: the environment's id (its class if it has no spec) and wrappers. Only an environment of the same kind

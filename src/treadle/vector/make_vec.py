@@ -98,7 +98,7 @@ class EntryPoint(str):
 
 
 def register_all(ids: Iterable[str] | None = None) -> list[str]:
-    """Let `gymnasium.make_vec` make Treadle's vectors of these ids, by their `vector_entry_point`.
+    """Set the `vector_entry_point` of these ids, so that `gymnasium.make_vec` makes Treadle's vectors of them.
 
     It holds until `unregister_all`, or until the id is registered anew. A second call changes nothing. An id that has a
     vectorised form of its own gets Treadle's in its place.
@@ -123,7 +123,7 @@ def register_all(ids: Iterable[str] | None = None) -> list[str]:
 
 
 def unregister_all() -> None:
-    """Give every id back what it had before `register_all`."""
+    """Undo `register_all`: every id makes the vectors that it made before."""
     for spec in gym.registry.values():
         if isinstance(spec.vector_entry_point, EntryPoint):
             spec.vector_entry_point = spec.vector_entry_point.theirs

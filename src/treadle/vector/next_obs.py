@@ -10,7 +10,7 @@ from gymnasium import spaces as gs
 
 
 def next_obs(observations: Any, infos: Any, space: gym.Space | None = None) -> Any:
-    """Return the observation after each slot's action: `observations`, with terminal ones where slots have moved on.
+    """Return the observation after each slot's action: at an episode's end the terminal one, else the slot's row.
 
     In SAME_STEP mode the row of an ended episode shows the next episode's first observation; a value bootstrapped
     from that would be wrong. In NEXT_STEP and DISABLED mode rows show the terminal observation, and the same object is
