@@ -154,3 +154,6 @@ def test_a_promise_of_the_callers_process_is_of_warm_steps_there() -> None:
     # two kinds of steps, which are no matter of sleep: at most 25 us of each are taken for cold
     mixed = replace(cold, batches=((200e-6,) * 4,) * 8 + ((1e-6,) * 4,) * 2)
     assert verdict(mixed).gain == pytest.approx(2.5 / (0.5 + 1.1 * 4 * (0.26 - 6000 * 25e-6)), rel=1e-3)
+    # a caller with slots of its own does not sleep
+    shared = replace(cold, busy=(0.26,) * 2, own=2, batches=((43e-6,) * 2,) * 8 + ((20e-6,) * 2,) * 2)
+    assert verdict(shared).gain == pytest.approx(2.5 / (0.5 + 1.1 * (0.26 + 6000 * 20e-6)), rel=1e-3)

@@ -231,11 +231,13 @@ def changes(found: Figures, kind: Kind) -> Iterator[tuple[str, float]]:
 
 
 def _warm(found: Figures) -> float:
-    """Seconds of the same batches in one process that does not sleep. A worker's quickest tenth of batches is warm."""
+    """Seconds of the same batches in one process that does not sleep, as the caller with slots of its own does not. A
+    worker's quickest tenth of batches is warm."""
     quick = [sorted(each)[len(each) // 10] for each in zip(*found.batches, strict=True)]
     means = [busy / found.calls for busy in found.busy]
+    cold = [0.0] * bool(found.own) + [COLD] * (len(means) - bool(found.own))
     return found.calls * sum(
-        max(mean - COLD, min(mean, least)) for mean, least in zip(means, quick or means, strict=True)
+        max(mean - less, min(mean, least)) for mean, least, less in zip(means, quick or means, cold, strict=True)
     )
 
 
