@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import shutil
 import signal
 import sys
@@ -136,6 +137,20 @@ def test_an_environment_other_than_the_one_that_died_is_told_from_the_child(tmp_
         treadle.replay(tmp_path / "o", env=f"{__file__}:Wider")
     with pytest.raises(UsageError, match="not what was played: building it raised a TypeError"):
         treadle.replay(tmp_path / "o", env="gymnasium.envs.classic_control:PendulumEnv")
+
+
+def test_a_constructor_that_raises_in_the_child_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run_of(tmp_path / "o", env=f"{__file__}:Elsewhere", env_kwargs={"fault": "segfault"})
+    monkeypatch.setenv("ASSETS_ARE_GONE", "1")
+    with pytest.raises(treadle.TreadleError, match=r"^FileNotFoundError: no assets$"):
+        treadle.replay(out)
+
+
+class Elsewhere(Corridor):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if "ASSETS_ARE_GONE" in os.environ:
+            raise FileNotFoundError("no assets")
 
 
 class Wider(Corridor):

@@ -245,6 +245,10 @@ def main() -> None:
     except TreadleError as refused:
         os.pwrite(fd, json.dumps({"refused": (type(refused).__name__, str(refused))}).encode(), 8)
         return
+    except Exception as raised:  # noqa: BLE001 - of building the environment: no step has ended the process
+        text = f"{type(raised).__name__}: {raised}"
+        os.pwrite(fd, json.dumps({"refused": ("TreadleError", text)}).encode(), 8)
+        return
     faulthandler.cancel_dump_traceback_later()
     error = None if result.error is None else (type(result.error).__name__, str(result.error))
     difference = None if result.difference is None else result.difference.plain()
