@@ -263,7 +263,8 @@ def table(rows: Sequence[tuple[Setting, dict[str, float]]], facts: dict[str, Any
     text = [
         f"{datetime.date.today()}. {facts['cpu']}, {facts['cores']} cores, {facts['system']}; {versions}.",
         f"{facts['rounds']} rounds, contestants interleaved, load average at start {facts['load_at_start']:g}. "
-        "Environment steps a second; shares are of the ideal; so many episodes an environment.",
+        "Environment steps a second; shares are of the ideal; the column episodes has "
+        "the number of episodes per environment.",
         "",
         "| row | episodes | ideal | static | step | best fixed size | auto | auto of the best fixed | of the ideal "
         "| x static |",

@@ -197,7 +197,8 @@ def reckoned(faces: Sequence[Face], version: int) -> list[str]:
         f"link of 10 Gbit/s carries {LINK / 1e6:,.0f}; cores of the caller = N x {RATE:,} x its CPU time a step, "
         f"of which there is one. For {first.name} and 10 nodes: 10 x {RATE:,} x {each:.3g} bytes = "
         f"{10 * RATE * each / 1e6:,.3g} MB/s, and 10 x {RATE:,} x {cpu:.2g} us = {10 * RATE * cpu / 1e6:.2g} cores. "
-        "Bold: more than there is. Last, how many nodes are as much as the caller can take, and what it lacks then.",
+        "Bold figures are more than the link or the caller's core can carry. The last column has the largest number of "
+        "nodes for one caller, and the resource that limits it.",
         "",
         "| face | 10 nodes: MB/s, cores | 100 | 1,000 | nodes at most |",
         "|---|---:|---:|---:|---:|",

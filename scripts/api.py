@@ -13,6 +13,7 @@ import argparse
 import inspect
 from importlib import import_module
 from pathlib import Path
+from typing import TypeVar
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 HEAD = """# Public names
@@ -43,6 +44,8 @@ def page() -> str:
 
 def said(thing: object) -> str:
     """The first sentence or line of its docstring; of a value, the value."""
+    if isinstance(thing, TypeVar):
+        return "A type variable, for annotations."
     if not (callable(thing) or inspect.ismodule(thing)):
         return f"`{thing!r}`"
     first = " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].partition("Attributes:")[0].split())

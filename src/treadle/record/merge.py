@@ -171,7 +171,7 @@ def data_file(dataset: Path) -> Path:
 
 
 def load(directory: str | Path) -> MinariDataset:
-    """The Minari dataset that `merge` made in `directory`.
+    """Return the Minari dataset that a run or `merge_shards` made in `directory`.
 
     Args:
         directory: what was `out`, or one dataset's own directory when there are several.

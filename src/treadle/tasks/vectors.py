@@ -253,7 +253,7 @@ def show(image: np.ndarray, title: str = "vectask") -> None:
 
 
 class VectorSampledTasks(SampledTasks):
-    """Streams of tasks in worker processes, stepped together. See `SampledTasks` for the results.
+    """Streams of tasks in worker processes, stepped together. The base class `SampledTasks` describes the results.
 
     Args:
         make_sampler_fn: makes one sampler. It is called in the worker with a dict of `sampler_fn_args`, and with

@@ -98,7 +98,7 @@ class EntryPoint(str):
 
 
 def register_all(ids: Iterable[str] | None = None) -> list[str]:
-    """Set the `vector_entry_point` of these ids, so that `gymnasium.make_vec` makes Treadle's vectors of them.
+    """Set the `vector_entry_point` of the given ids, so that `gymnasium.make_vec` makes Treadle's vectors of them.
 
     It holds until `unregister_all`, or until the id is registered anew. A second call changes nothing. An id that has a
     vectorised form of its own gets Treadle's in its place.
