@@ -17,11 +17,11 @@ class Merge(Command):
 
       treadle dataset merge part0 part1 part2 part3 --out pong
 
-    The files are those of a run without --shard, but for times in the summary. DIR can be resumed like any other. A
-    shard that is missing, named twice, unfinished, damaged or of another run is an error, and nothing is written. With
-    --allow-missing the others are put together (an allocation is spent, say). The table and summary.json then list
-    the missing episodes, and the hash ends with "-incomplete". The run's command, without --shard and with --resume
-    --out DIR, makes them.
+    The files equal those of a run without --shard, except for times in the summary. DIR can be resumed like any other.
+    A shard that is missing, named twice, unfinished, damaged or of another run is an error, and nothing is written.
+    With --allow-missing the other shards are put together, for example when an allocation is used up. The table and
+    summary.json then list the missing episodes, and the hash ends with "-incomplete". The run's command, without
+    --shard and with --resume --out DIR, makes them.
 
     Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
 
@@ -46,7 +46,7 @@ class Info(Command):
 
       treadle dataset info out
 
-    Of an unfinished run it shows how many episodes are finished, left out and damaged. It changes and locks nothing.
+    For an unfinished run it shows how many episodes are finished, left out and damaged. It changes and locks nothing.
 
     Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
 

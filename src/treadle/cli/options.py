@@ -173,7 +173,7 @@ class PlayCommand(EnvCommand):
     Attributes:
         policy: A function of a batch of observations, or an object with predict, get_action or get_actions. Also a
             class or function that makes one, or a model that Stable-Baselines3 has saved.
-        workers: Processes; auto: one a core, more where environments wait. At most one an episode.
+        workers: Number of processes; auto: one per core, more if environments wait. There is at most one per episode.
         max_episode_steps: Cut longer episodes (truncated).
         fresh_env: Build a new environment for every episode.
         step_timeout: Replace a worker when its step or reset takes longer, and play its episode again. The third
@@ -265,18 +265,20 @@ class Collect(PlayCommand):
     same bytes. With more --episodes or --steps it extends a run, also a complete one.
 
     EPISODES THAT FAIL. An episode fails when its reset or step raises. It also fails when it kills three fresh workers
-    or exceeds --step-timeout in them. It ends the run; --on-error skip leaves it out, once it has also raised in a new
-    environment. The dataset numbers the others without gaps; the closing table and summary.json list the failures with
-    their causes. More failures than --max-skipped, or ten from the first episode on, end the run. An exception of
-    a policy or of a constructor always ends it. --resume skips the same episodes; --retry-skipped tries them again.
+    or exceeds --step-timeout in them. A failed episode ends the run. With --on-error skip it is left out, once it has
+    also raised in a new environment. The dataset numbers the others without gaps; the closing table and summary.json
+    list the failures with their causes. The run ends after more failures than --max-skipped, or when the first ten
+    episodes all fail. An exception of a policy or of a constructor always ends it. --resume skips the same episodes;
+    --retry-skipped tries them again.
 
     Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
 
     Attributes:
         episodes: Number of episodes.
-        steps: In their place: the fewest first episodes that have N steps together.
+        steps: In place of --episodes: as many of the first episodes as have at least N steps together.
         keep: Store only episodes that qualify: 'success and length<50', or module:attr, a function of an Episode.
-        kept: With --keep: the first N, of at most --episodes. Without those the run fails after 100 N, at least 1,000.
+        kept: With --keep: store the first N that qualify, of at most --episodes. Without --episodes the run
+            fails after trying 100 N, at least 1,000.
         out: Directory of the run.
         name: Name of the dataset, which Minari loads as treadle/NAME. A resumed run keeps its name.
         force: Replace the contents of DIR.
@@ -285,7 +287,7 @@ class Collect(PlayCommand):
             complete run.
         no_infos: Leave the step infos out.
         on_error: When an episode fails in its reset or step: end the run, or leave it out; see above.
-        max_skipped: Fail when more are left out.
+        max_skipped: Fail when more episodes are left out.
         retry_skipped: Continue as --resume does, and try again the episodes that were left out.
         shard: Make only the episodes I, I + N, I + 2N, ...: treadle dataset merge puts the shards together.
         report: Write DIR/report.html at the end; see treadle report --help.
@@ -314,11 +316,11 @@ class Eval(PlayCommand):
       treadle eval lift.py:Lift,lift.py:Stack --policy my_policy.py:Policy --num-envs 32
 
     The result is the mean return with its 95% bootstrap interval, the rate of success with Wilson's interval, and a
-    table of episodes. Success is is_success or success in an episode's last info, or --success-key. With --against
-    both policies play the same episodes (the same seeds), and the difference has its interval over the pairs.
-    Several ENVs, separated by commas, are tasks of one run: --episodes of each, and a line of its own for each. The
-    result is the same for any number of workers. Where a network's rows depend on one another in their last bits, a
-    line says so and names --pad-to 8. For ENV, --policy and the seed see: treadle collect --help.
+    table of episodes. Success is is_success or success in an episode's last info, or --success-key. With --against both
+    policies play the same episodes (the same seeds), and the difference has its interval over the pairs. Several ENVs,
+    separated by commas, are tasks of one run. Each is played for --episodes episodes and has its own line. The result
+    is the same for any number of workers. Where a network's rows depend on one another in their last bits, a line says
+    so and names --pad-to 8. For ENV, --policy and the seed see: treadle collect --help.
 
       treadle eval reach.py:make --out result --on-error skip
 
@@ -334,13 +336,13 @@ class Eval(PlayCommand):
         against: A second policy, on the same episodes.
         episodes: Number of episodes.
         success_key: Key of an episode's last info whose value is its success.
-        stochastic: Draw a model's actions; without it a model of SB3 gives its best ones.
+        stochastic: Draw a model's actions at random; without this option a model of SB3 takes its best actions.
         out: Directory of the evaluation.
         force: Replace the contents of DIR.
-        resume: Continue or extend the evaluation in DIR; without one there, begin it.
+        resume: Continue or extend the evaluation in DIR; if DIR has none, begin one.
         verify: With --out: play K random episodes again, and say whether one differs.
         on_error: When an episode fails in its reset or step: end the run, or leave it out; see treadle collect --help.
-        max_skipped: Fail when more are left out.
+        max_skipped: Fail when more episodes are left out.
         report: With --out: write DIR/report.html at the end; see treadle report --help.
         quiet: No progress and no table of episodes.
     """
@@ -378,10 +380,10 @@ class Replay(Command):
     files, or without treadle[video] animated PNGs. A film whose episode differs from the recorded one has red edges
     from that step on. MuJoCo needs no display: MUJOCO_GL, EGL and OSMesa are tried.
 
-    A run writes the files of its failures to DIR/failures. Files of your own runs are trusted but for their pickles.
-    Of files of others only installed environments are built, unless --trust is given.
+    A run writes the files of its failures to DIR/failures. Files of your own runs are trusted, except for their
+    pickles. From files of others only installed environments are built, unless --trust is given.
 
-    Exit codes: 0 all was as recorded, 1 it was not, 2 wrong command, 130 Ctrl-C.
+    Exit codes: 0 everything was as recorded, 1 something differed, 2 wrong command, 130 Ctrl-C.
 
     Attributes:
         source: A .repro file, or the directory of a run.
@@ -393,13 +395,13 @@ class Replay(Command):
         render: Write a film: a file, .mp4 or .png; or a folder, for films of several.
         plain: Leave out the line under a film with step, reward and return.
         best: Film N of the episodes with the largest returns.
-        worst: Film N of those with the smallest.
-        failed: Film the first N that raised or were not a success.
-        episodes: Film these.
+        worst: Film N of the episodes with the smallest returns.
+        failed: Film the first N episodes that raised or were not a success.
+        episodes: Film the episodes with these indices.
         policy: Ask the episode's own policy, although its actions were recorded.
-        other_policy: Ask this one instead.
+        other_policy: Ask this policy instead.
         trust: Run all code that the file names, and open its pickles.
-        timeout: A step that takes longer hangs.
+        timeout: Stop at a step that takes longer.
     """
 
     source: Path = typed(MISSING, "FILE|DIR", position=True)
@@ -458,7 +460,7 @@ class Check(EnvCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class Info(Command):
-    """Show this machine as an issue should name it, and what makes it slow or unsafe.
+    """Print what an issue should say about this machine, and what makes it slow or unsafe.
 
       treadle info
 

@@ -14,20 +14,21 @@ from treadle.progress import printable
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Command):
-    """Write what came of a run as one HTML file to hand on.
+    """Write the results of a run as one HTML file to share.
 
       treadle report out
 
       treadle report weak strong --out compared.html     (two runs, paired by seed)
 
-    It needs no server, no network and no other file. It may be written while the run goes on, and of any dataset. It
+    It needs no server, no network and no other file. It can be written while the run goes on, and for any dataset. It
     names no user, host or path outside the run, and hides arguments that hold a key, token or password.
 
     Exit codes: 0 done, 1 failed, 2 wrong command, 130 Ctrl-C.
 
     Attributes:
-        directories: What was --out of treadle collect; of two runs the episodes are compared.
-        out: The file.
+        directories: Directory of a run (--out of treadle collect or eval). The episodes of two directories are
+            compared.
+        out: The file to write.
     """
 
     directories: list[Path] = typed(MISSING, "DIR", position=True)

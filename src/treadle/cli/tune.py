@@ -19,14 +19,15 @@ class Tune(EnvCommand):
 
       treadle tune my_env.py:make_env --policy my_policy.py:act
 
-    It takes some 20 seconds and the time of the starts. At most six arrangements of workers, the caller's own slots and
-    partial batches are stepped in turns. Each line has the median, the least and the most steps a second, and what
-    binds that vector. The last line is code: the simplest of those that are level. Nothing is stored.
+    It takes about 20 seconds and the time of the starts. At most six arrangements of workers, the caller's own slots
+    and partial batches are stepped in turns. Each line has the median, the lowest and the highest number of steps a
+    second, and what limits that vector. The last line is code: the simplest of the arrangements that are level. Nothing
+    is stored.
 
     Attributes:
         env: An id that Gymnasium knows, "module:make_env" or "file.py:make_env".
-        seed: Of the environments and the policy.
-        policy: Acts in the loop; random actions are drawn beforehand.
+        seed: Seed of the environments and the policy.
+        policy: The policy of the loop; random actions are drawn beforehand.
         num_envs: Environments of the vector.
     """
 
