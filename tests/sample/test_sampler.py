@@ -36,6 +36,8 @@ from treadle import (
     trees,
 )
 from treadle.samplers import StepType
+from treadle.samplers.stop_rules import Exactly
+from treadle.samplers.trajectories import trajectories_of
 from treadle.samplers.worker import DefaultWorker as OrdinaryWorker
 from treadle.worker.options import WorkerOptions
 
@@ -102,6 +104,17 @@ def test_vec_workers_make_exact_numbers_too(kind: Any) -> None:
     more = {"worker_class": VecWorker, "worker_args": {"n_envs": 3}}
     with make(kind, Coin(), Walk(), **more) as sampler:
         assert len(sampler.obtain_exact_episodes(4, None).lengths) == 8
+
+
+def test_rollouts_of_several_episodes_are_cut_at_a_workers_number() -> None:
+    with make(LocalSampler, Coin(), Walk(), n_workers=1) as sampler:
+        three = trajectories_of([sampler.obtain_exact_episodes(3, None)])  # one rollout, as of a VecWorker
+    rule, lengths = Exactly(4, 2), three.lengths.tolist()
+    for worker in (1, 0):
+        takes = [rule.take(worker, three) for _ in range(3)]
+        assert [None if each is None else each.lengths.tolist() for each in takes] == [lengths, lengths[:1], None]
+    assert rule.done
+    assert [each.lengths.tolist() for each in rule.batches()] == [lengths, lengths[:1]] * 2
 
 
 @ALL
