@@ -35,7 +35,7 @@ def caught(name: str) -> bool:
         path = copy / "treadle" / mutation["file"]
         path.write_text(mutated(path.read_text(encoding="utf-8"), mutation["old"], mutation["new"]), encoding="utf-8")
         environ = {**os.environ, "PYTHONPATH": str(copy), "TREADLE_TEST_ALL": "1"}
-        words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=60"]
+        words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=20"]
         # 1: a test has failed. Other codes, as of a test that is not there, say nothing of the promise
         return subprocess.run([*words, *mutation["tests"]], cwd=ROOT, env=environ, capture_output=True).returncode == 1
 
