@@ -22,7 +22,7 @@ from treadle.samplers.steps import EnvStep
 from treadle.spaces.fit import Fit
 from treadle.wire.messages import snapshot
 
-# first numbers of workers' seed paths; 0 to 4 have other uses, see docs/architecture.md
+# first numbers of workers' seed paths; 0 to 4 have other uses, see docs/decisions.md
 ENVIRONMENTS, GLOBALS = 5, 6
 
 
