@@ -109,7 +109,8 @@ def keeping(path: Path, pairs: int) -> list[float]:
 def tables(folder: Path, rows: list[str], rounds: int, pairs: int) -> str:
     """Of all rows, and of what keeping costs. The models lie in the folder, or are made there."""
     lines = [
-        "| row | episodes | steps an episode | `evaluate_policy` steps/s | `treadle.evaluate` steps/s | of it |",
+        "| row | episodes | steps an episode | `evaluate_policy` steps/s | `treadle.evaluate` steps/s "
+        "| of `evaluate_policy` |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for name in rows:

@@ -163,7 +163,8 @@ def workers_only(rows: Sequence[Judged]) -> str:
     """The table of what has no slot in the caller, as AsyncVectorEnv has none: the time that its batches take beyond
     those of the limit, and its medians as multiples of AsyncVectorEnv's. Empty where they were not there."""
     text = [
-        "| row | batch of the limit, us | of workers only | more | x Async, of medians: steps/s | p99 | CPU a step |",
+        "| row | batch of the limit, us | batch of workers only, us | difference, us "
+        "| workers only x Gymnasium Async, of medians: steps/s | p99 | CPU a step |",
         "|---|" + "---:|" * 6,
     ]
     for row in rows:

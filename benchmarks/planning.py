@@ -297,8 +297,8 @@ def main() -> None:
     options = parser.parse_args()
     everybody = contestants()
     print(
-        "| row | contestant | items/s | of plangym | us of CPU an item | per core of plangym | of the limit per core "
-        "| bytes an item |"
+        "| row | contestant | items/s | rate, of plangym's | us of CPU an item | rate per core, of plangym's "
+        "| rate per core, of the limit's | bytes an item |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for row in options.rows.split(","):
