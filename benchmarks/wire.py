@@ -193,9 +193,9 @@ def reckoned(faces: Sequence[Face], version: int) -> list[str]:
     first = faces[0]
     each, cpu = (first.wire.back + first.wire.out) / first.steps, 1e6 * first.wire.cpu / first.steps
     lines = [
-        f"For N nodes of {RATE:,} steps a second each: MB/s = N x {RATE:,} x bytes a step, back and out, of which a "
-        f"link of 10 Gbit/s carries {LINK / 1e6:,.0f}; cores of the caller = N x {RATE:,} x its CPU time a step, "
-        f"of which there is one. For {first.name} and 10 nodes: 10 x {RATE:,} x {each:.3g} bytes = "
+        f"For N nodes of {RATE:,} steps a second each: MB/s = N x {RATE:,} x bytes a step, back and out. A link of "
+        f"10 Gbit/s carries {LINK / 1e6:,.0f} MB/s. Cores of the caller = N x {RATE:,} x its CPU time a step. "
+        f"The caller has one core. For {first.name} and 10 nodes: 10 x {RATE:,} x {each:.3g} bytes = "
         f"{10 * RATE * each / 1e6:,.3g} MB/s, and 10 x {RATE:,} x {cpu:.2g} us = {10 * RATE * cpu / 1e6:.2g} cores. "
         "Bold figures are more than the link or the caller's core can carry. The last column has the largest number of "
         "nodes for one caller, and the resource that limits it.",
@@ -220,8 +220,8 @@ def reckoned(faces: Sequence[Face], version: int) -> list[str]:
     lines += [
         "",
         f"A version of weights of {WEIGHTS * 4:,} bytes was put into the object store once, as {version:,} bytes, "
-        f"whatever the number of workers, and each node pulls it: at worst all from the caller, N x {version:,} / "
-        f"{LINK / 1e6:,.0f} MB/s = {parts} nodes.",
+        f"whatever the number of workers. Each node pulls it. At worst all nodes pull from the caller. That takes "
+        f"N x {version:,} / {LINK / 1e6:,.0f} MB/s = {parts} nodes.",
     ]
     return lines
 
