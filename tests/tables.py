@@ -7,7 +7,7 @@ from typing import Any
 
 def diagram(states: Iterable[Enum], table: Mapping[Any, Any]) -> str:
     """One line a state, of a table (state, event) -> the state then, or one for each way."""
-    lines = ["| state | what it may see, and what it is then |", "|---|---|"]
+    lines = ["| state | event that may come → the next state |", "|---|---|"]
     for state in states:
         arrows = [f"{event.value} → {_names(then)}" for (at, event), then in table.items() if at is state]
         lines.append(f"| {state.name} | {', '.join(sorted(arrows)) or 'nothing more'} |")
