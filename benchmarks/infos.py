@@ -92,7 +92,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400, help="of a turn")
     parser.add_argument("--write", action="store_true", help=f"put the table into docs/{PAGE.name}")
     options = parser.parse_args()
-    head = "| environments | where | us a batch without infos | with | difference | of environments that take no time |"
+    head = (
+        "| environments | where | us a batch without infos | with | difference "
+        "| difference with environments that take no time |"
+    )
     lines = [head, "|---|---|---:|---:|---:|---:|"]
     for env in ENVS:
         for where, given in WORKERS.items():
