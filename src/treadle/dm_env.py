@@ -146,9 +146,10 @@ def from_dm_env(make: Callable[..., Any], *, seed: Callable[[Any, int], Any] | N
 
     Args:
         make: returns the environment; called in the process that runs it.
-        seed: `seed(env, number)` is called before a reset with a seed. None: the generator of a dm_control environment
-            is seeded, as by `suite.load(..., task_kwargs={"random": number})`. Other environments are made anew by
-            `make(seed=number)`, if `make` takes it; else a warning says that seeds have no effect.
+        seed: function that is called as `seed(env, number)` before a reset with a seed. None: the generator of a
+            dm_control environment is seeded, as by `suite.load(..., task_kwargs={"random": number})`. Other
+            environments are made anew by `make(seed=number)`, if `make` takes `seed`; else a warning says that seeds
+            have no effect.
 
     Raises:
         UsageError: `make` cannot be called. In the worker: `make` does not return a dm_env environment, or its specs
@@ -165,14 +166,18 @@ def from_dm_env(make: Callable[..., Any], *, seed: Callable[[Any, int], Any] | N
 class DmVector(dm_env.Environment):
     """n environments as one `dm_env.Environment` whose time steps are batches.
 
-    `step_type` is int64[n] of `dm_env.StepType`, `reward` and `discount` are float64[n] (0 and 1 in rows of type
-    FIRST). `observation`, actions and specs have arrays [n, ...]. In the step after a row's LAST, the row's action is
-    ignored and the row is of type FIRST: rows begin new episodes independently.
+    `step_type` is int64[n] of `dm_env.StepType`, `reward` and `discount` are float64[n]. In rows of type FIRST, the
+    reward is 0 and the discount 1. `observation`, actions and specs have arrays [n, ...]. In the step after a row's
+    LAST, the row's action is ignored and the row is of type FIRST: rows begin new episodes independently.
 
     Args:
         env: as for `treadle.make_vec`: an id, a function that returns a Gymnasium environment, or `from_dm_env(...)`.
         num_envs: number of environments.
-        **options: as for `treadle.make_vec`; `on_failure` is not "drop".
+        **options: as for `treadle.make_vec`, but without on_failure="drop", and with no `autoreset_mode` but NEXT_STEP.
+
+    Raises:
+        UsageError: one of these two options, or a space without a fixed shape.
+        The errors of `treadle.make_vec`.
     """
 
     def __init__(self, env: Any, num_envs: int = 1, **options: Any) -> None:
@@ -226,7 +231,7 @@ class DmVector(dm_env.Environment):
 
 
 class DmEnvironment(DmVector):
-    """One environment in a worker as a `dm_env.Environment`: `DmVector` of one, without the batch."""
+    """One environment in a worker as a `dm_env.Environment`: a `DmVector` of one, without the batch axis."""
 
     def __init__(self, env: Any, **options: Any) -> None:
         super().__init__(env, 1, **{"workers": 1, "inline": 0, **options})

@@ -20,13 +20,14 @@ class Where:
     """The place of a failure. None means unknown, or not applicable.
 
     Attributes:
-        slot: the stream of experience, 0-based.
+        slot: number of the environment's slot in the pool, 0-based.
         worker: the worker that ran the slot; None for the caller's own slots.
         pid: the worker's process id.
-        phase: init | reset | step | call | state | stream | close; of samplers update | rollout.
-        step: steps taken in the slot's current episode, including this one.
-        episode: the episode, 0-based. In lockstep it counts for the slot, in collections and by index for the run. In
-            samplings it counts for the worker, or, of several environments, for the one that failed.
+        phase: init | reset | step | call | state | stream | policy | write | close; for samplers also update | rollout.
+        step: number of steps in the slot's current episode, the failing one included.
+        episode: number of the episode, 0-based. In vectors it is counted for the slot. In collections, and in sampling
+            by index, it is the index in the run. In other sampling it is counted for the worker; with several
+            environments in a worker, for the one that failed.
         seed: the seed of the slot's last seeded reset.
         last_action: the action of the failing step.
         item: the item of a batch that planning stepped, 0-based.
@@ -78,7 +79,7 @@ class TreadleError(Exception):
 
 
 class UsageError(TreadleError, ValueError):
-    """The caller broke the protocol; nothing was sent to a worker."""
+    """An argument is wrong, or a call is not allowed now; nothing was sent to a worker."""
 
 
 class LayoutsDiffer(UsageError):
@@ -130,7 +131,7 @@ class WorkerError(TreadleError):
         remote_traceback: text of the traceback in the worker; "" without a traceback.
         partial: the other slots' results when this was raised; None if the interface has none.
         repro: the `Repro` that `treadle.replay` plays and `repro.save(path)` keeps; None: nothing was recorded.
-        trail: the program's own record until the failure, as a repro has it; None: nothing was recorded.
+        trail: a log of the slot's work until the failure, as the repro has it; None: nothing was recorded.
     """
 
     where: Where = Where()

@@ -13,9 +13,10 @@ from treadle.vector.gymnasium import VectorEnv
 class LeRobotVectorEnv(VectorEnv, gym.vector.AsyncVectorEnv):  # type: ignore[misc]  # `call` takes more here
     """A `VectorEnv` with two additions for LeRobot's `eval_policy`.
 
-    `eval_policy` reads a task description from `envs[0]`, and renders only Gymnasium's own vectors, by `call` of an
-    AsyncVectorEnv. So this class is a subclass of AsyncVectorEnv, without using its code. The default autoreset mode is
-    SAME_STEP, as in LeRobot's `make_env`. A Hub environment's `make_env(n_envs, use_async_envs)` can return one.
+    `eval_policy` reads a task description from `envs[0]`. It renders only Gymnasium's own vectors, and uses `call` for
+    an AsyncVectorEnv. So this class is a subclass of AsyncVectorEnv, but does not use its code. The default autoreset
+    mode is SAME_STEP, as in LeRobot's `make_env`. A Hub environment's `make_env(n_envs, use_async_envs)` can return
+    one.
 
     Args:
         envs, num_envs, **options: as for `VectorEnv`.

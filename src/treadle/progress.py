@@ -28,13 +28,13 @@ class Standing:
     """The progress of a run.
 
     Attributes:
-        episodes: finished episodes, including those that a resumed run already had.
-        steps: of these episodes.
+        episodes: number of finished episodes, including those that a resumed run already had.
+        steps: number of steps of these episodes.
         made: episodes that this run made itself.
         made_steps: steps of the episodes that this run made itself.
         return_sum: sum of the returns of the episodes that this run made itself.
-        under_way: known steps of unfinished episodes.
-        of_episodes, of_steps: the run's goal; at least one of the two is None.
+        under_way: number of steps, as far as known, of unfinished episodes.
+        of_episodes, of_steps: the run's goal, in episodes or in steps; at least one of the two is None.
         result: text of an evaluation's result so far; "": the mean return is shown.
     """
 

@@ -54,15 +54,15 @@ class VecEnv(vec_env.VecEnv):
 
     Args:
         env_fns: callables that return an environment, or ids; environments are built only in their workers.
-        start_method: of worker processes: "forkserver", "spawn" or "fork"; None: the default. Scripts need no
-            `if __name__ == "__main__"` with any of them.
-        **options: of `treadle.VectorEnv` by name: workers="auto", inline="auto", step_timeout=None, ... With
+        start_method: start method of worker processes: "forkserver", "spawn" or "fork"; None: the default. Scripts need
+            no `if __name__ == "__main__"` with any of them.
+        **options: options of `treadle.VectorEnv` by name: workers="auto", inline="auto", step_timeout=None, ... With
             on_failure="restart", a worker's death truncates its environments' episodes (their info has "aborted"). New
             episodes begin in new environments, and training goes on.
 
     Raises:
-        UsageError (a ValueError): options that SB3's interface does not allow, environments that are one object, or
-            environments with different render modes.
+        UsageError (a ValueError): options that SB3's interface does not allow, two environments that are one object,
+            or environments with different render modes.
         NotImplementedError: nested observation spaces, as in SB3.
         The errors of `VectorEnv`. All workers are ended.
 
@@ -126,7 +126,8 @@ class VecEnv(vec_env.VecEnv):
                 At an episode's end also "terminal_observation".
 
         Raises:
-            UsageError: `step_async` was not called. BadAction, WorkerError: see `VectorEnv.step`.
+            UsageError: `step_async` was not called.
+            BadAction, WorkerError: see `VectorEnv.step`.
         """
         actions, self._actions = self._actions, None
         if actions is None:
@@ -172,7 +173,7 @@ class VecEnv(vec_env.VecEnv):
         return all(self._ask(None, "has_wrapper_attr", attr_name))
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: Indices = None) -> list[bool]:
-        """Return, for each environment, True if it has such a wrapper."""
+        """Return, for each environment, True if it has a wrapper of this class."""
 
         def wrapped(env: Any) -> bool:
             while isinstance(env, gym.Wrapper) and not isinstance(env, wrapper_class):
@@ -182,7 +183,7 @@ class VecEnv(vec_env.VecEnv):
         return self._ask(indices, wrapped)
 
     def get_images(self) -> list[Any]:
-        """Return one RGB picture an environment. Without render mode "rgb_array", warn and return n times None."""
+        """Return one RGB picture for each environment. Without render mode "rgb_array", warn; each is then None."""
         if self.render_mode != "rgb_array":
             text = f"no images are made with render_mode={self.render_mode!r}: make the environments with 'rgb_array'"
             warnings.warn(text, stacklevel=2)

@@ -40,11 +40,11 @@ class VectorEnv(BaseVectorEnv):
     Args:
         env_fns: callables that return an environment, or ids; environments are built only in their workers. The bounds
             of their spaces may differ.
-        wait_num: `step` returns as soon as so many environments have finished a step, 1 to n; None: all.
+        wait_num: number of environments (1 to n) that must have finished a step before `step` returns; None: all.
         timeout: seconds after which `step` returns with the finished environments, if there are any; None: no limit.
         share_memory: ignored: numbers always travel through shared memory.
         context: a start method: "forkserver", "spawn" or "fork"; None: the default.
-        **options: of `treadle.VectorEnv` by name: workers="auto", inline="auto", on_failure=None, ... With
+        **options: options of `treadle.VectorEnv` by name: workers="auto", inline="auto", on_failure=None, ... With
             on_failure="restart", a worker's death truncates its rows, with "aborted" in their infos.
 
     Raises:
@@ -116,15 +116,18 @@ class VectorEnv(BaseVectorEnv):
         """Step all environments, or some that are ready.
 
         Args:
-            action: one for each environment. None: only wait for steps under way.
-            id: the environments; None: all.
+            action: one action for each environment of `id`. None: only wait for steps under way.
+            id: the environments to step, which must be ready; None: all.
 
         Returns:
             observations, rewards float64[m], terminated and truncated bool[m], infos object[m] (dicts with "env_id").
             They are those of `id`, in this order, or (`is_async`) those of the environments that finished first.
 
-        Raises UsageError; BadAction, WorkerError: see `treadle.VectorEnv.recv`. If an environment raises, the others'
-        results of that step are dropped; with `is_async`, later calls return them.
+        Raises:
+            UsageError: an environment of `id` is stepping or does not exist, the number of actions is wrong, or
+                None waits for no step.
+            BadAction, WorkerError: see `treadle.VectorEnv.recv`. With `is_async`, if an environment raises, later calls
+                return the others' results of that step; else they are dropped.
         """
         if action is None and not (self.is_async and self.waiting_id):
             raise UsageError("step(None) waits for steps that are under way, and there are none")
@@ -150,7 +153,8 @@ class VectorEnv(BaseVectorEnv):
     def seed(self, seed: int | Sequence[int | None] | None = None) -> list[list[int | None]]:
         """Reset every environment i with `seed` + i, or with entry i of a list, and seed its entry of `action_space`.
 
-        As in Tianshou, the seeded episode is the one before the next `reset`. Returns the seeds.
+        As in Tianshou, the seeded episode is the one before the next `reset`. Returns a list [seed] for each
+        environment.
         """
         each = [seed + i for i in range(self.env_num)] if isinstance(seed, int) else seed or [None] * self.env_num
         self._reset(self._ready(None), list(each))
@@ -223,18 +227,18 @@ class VectorEnv(BaseVectorEnv):
     def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:
         """Return an attribute of all (unwrapped) environments, or of some.
 
-        Raises AlreadyPending while any environment is stepping, except for the two spaces.
+        Raises UsageError while any environment is stepping, except for the two spaces.
         """
         if key in self._spaces:
             return [self._spaces[key][slot] for slot in self._wrap_id(id)]
         return list(self.vector.call_at(self._ready(id), lambda env: getattr(env.unwrapped, key)))
 
     def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:
-        """Set an attribute of all (unwrapped) environments, or of some."""
+        """Set an attribute of all (unwrapped) environments, or of some. Raises UsageError while any is stepping."""
         self.vector.call_at(self._ready(id), lambda env: setattr(env.unwrapped, key, value))
 
     def render(self, **kwargs: Any) -> list[Any]:
-        """Return each environment's picture. Raises AlreadyPending while any environment is stepping."""
+        """Return each environment's picture. Raises UsageError while any environment is stepping."""
         return list(self.vector.call_at(self._ready(None), "render", **kwargs))
 
     def close(self) -> None:

@@ -51,32 +51,35 @@ def evaluate(
     """Play whole episodes and return how they went. The result is the same for any number of workers.
 
     Args:
-        env: as of `treadle.sample.run.Run`. Or a suite: a dict of task -> environment, or -> (environment, its
-            env_kwargs). Their spaces are the same. One run plays all tasks, a task in its episodes `task * episodes` to
-            `(task + 1) * episodes - 1`, and the result has a part for each. One worker builds every task before any is
-            played.
+        env: an environment as for `treadle.sample.run.Run`. Or a suite: a dict of task name -> environment, or
+            -> (environment, its env_kwargs). All tasks must have the same spaces. One run plays all tasks: task k, from
+            0, has the episodes `k * episodes` to `(k + 1) * episodes - 1`. The result has a part for each task. One
+            worker builds every task before any is played.
         policy: None for random actions, or see `treadle.program.policies`.
-        episodes: how many; of a suite, of each task.
+        episodes: number of episodes; for a suite, of each task.
         seed: the run's root seed. Two policies with the same seed meet the same episodes.
-        success_key: of an episode's last info, that says whether it was a success. None: "is_success" or "success",
-            whichever is there.
-        deterministic: does a policy's `predict` give its best action, as in Stable-Baselines3's `evaluate_policy`? Else
-            it draws.
-        out: a directory in which the evaluation survives. It has a line for each finished episode (`episodes.jsonl`),
-            the actions to replay it from without its policy, `summary.json` and `failures/`. None: nothing is kept.
-        resume: how an earlier run in `out` is continued, as of `treadle.collect_dataset`.
+        success_key: key of an episode's last info whose value says whether the episode was a success. None:
+            "is_success" or "success", whichever is there.
+        deterministic: True: a policy's `predict` gives its best action, as in Stable-Baselines3's `evaluate_policy`;
+            False: it draws.
+        out: a directory that keeps the evaluation. It has a line for each finished episode (`episodes.jsonl`), the
+            actions from which the episode is replayed without its policy, `summary.json` and `failures/`. None: nothing
+            is kept.
+        resume: how an earlier run in `out` is treated, as for `treadle.collect_dataset`.
         log: called at the end with (numbers, steps made). The numbers are "eval/mean_reward", "eval/mean_ep_length"
             and, where the environment has one, "eval/success_rate".
         progress: as for `collect`.
         run: see `treadle.sample.run.Run`; step_timeout=SECONDS bounds what hangs. A network (of torch or
             Stable-Baselines3) is asked about 8 environments at a time, in each worker, unless inference says otherwise.
-            Of a suite reset_options are those of each task's episode i, such as the initial states of a benchmark.
+            For a suite, reset_options are those of episode i of each task, counted from 0 in each, such as the initial
+            states of a benchmark.
 
     Raises:
         UsageError, StartupFailed: as `collect`.
-        CollectionFailed: the run was ended; its `stored` is the Evaluation of what was finished, or None.
-        Interrupted: the same for Ctrl-C.
-        Damaged, OSError: as of `treadle.collect_dataset`, with `out`.
+        CollectionFailed: a failure ended the run; the error's `stored` is the Evaluation of the finished episodes, or
+            None if there are none.
+        Interrupted: Ctrl-C ended the run; the error's `stored` is the same.
+        Damaged, OSError: with `out`, as for `treadle.collect_dataset`.
     """
     scored = Scored.of(env, policy, episodes, seed, success_key, deterministic, **run)
     return scored.evaluation(out, "treadle.evaluate(...)", resume=resume, log=log, progress=progress)

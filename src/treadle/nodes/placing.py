@@ -30,15 +30,15 @@ class Machine(NamedTuple):
 @suggests
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes of a Ray cluster that workers are on (`docs/scaling.md`).
+    """Nodes of a Ray cluster on which workers run (`docs/scaling.md`).
 
     Attributes:
         nodes: number of pools of workers. Each is on a node of its own, unless several fit on one by `cpus_per_node`.
-        cpus_per_node: number of CPUs of each pool, and of its worker processes unless `workers` is given; None: all
-            CPUs of the node.
-        address: of the cluster, as `ray.init` takes it ("auto", "10.0.0.1:6379"). None: the cluster that the program
-            has connected to by `ray.init`, else that of the environment variable `RAY_ADDRESS`. Without either, the
-            run has a cluster of its own on this machine, which ends with it.
+        cpus_per_node: number of CPUs of each pool; None: all CPUs of the node. It is also the pool's number of worker
+            processes, unless `workers` is given.
+        address: address of the cluster, as `ray.init` takes it ("auto", "10.0.0.1:6379"). None: the cluster that the
+            program has connected to by `ray.init`, else that of the environment variable `RAY_ADDRESS`. Without either,
+            the run has a cluster of its own on this machine, which ends with it.
 
     Raises:
         UsageError: `nodes` or `cpus_per_node` is not a whole number above 0.

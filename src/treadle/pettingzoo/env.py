@@ -197,7 +197,7 @@ def _idle(space: gym.Space, n: int) -> Any:
 
 
 class AgentsEnv(gym.Env):
-    """One environment of several agents; `treadle.pettingzoo.env` describes a row.
+    """One environment of several agents; the module `treadle.pettingzoo.env` describes its observations.
 
     `reset` and `step` are Gymnasium's. An action has one part for each agent; the parts of agents that do not act are
     ignored. The reward is the sum of the agents' rewards. `render` raises UsageError with render_mode=None.
@@ -213,7 +213,7 @@ class AgentsEnv(gym.Env):
 
     Attributes:
         env: the PettingZoo environment.
-        layout: of its agents.
+        layout: the `AgentsLayout` of its agents.
 
     Raises:
         UsageError: the environment is of the other kind than `turns` says, or has no `possible_agents`.

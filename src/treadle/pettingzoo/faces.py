@@ -35,7 +35,7 @@ class AgentsFace:
 
     Attributes:
         vec: the vector of environments, whose batches `treadle.pettingzoo.env` describes.
-        layout: of the agents in a slot's observation and action.
+        layout: the `AgentsLayout`: the agents' places in a slot's observation and action.
         agents, possible_agents: the names of all possible agents.
     """
 
@@ -71,15 +71,15 @@ class AgentsFace:
 
     @property
     def alive(self) -> np.ndarray:
-        """bool[n, agents] after the last batch: True for agents that act next, in turn games one an environment.
+        """bool[n, agents] after the last batch: True for agents that act next.
 
-        Raises UsageError before the first batch.
+        In turn games, that is one agent in each environment. Raises UsageError before the first batch.
         """
         return self._outcome.alive
 
     @property
     def acted(self) -> np.ndarray:
-        """bool[n, agents] of the last batch: True for agents whose action was taken, whose rows are transitions.
+        """bool[n, agents] of the last batch: True for agents whose action was taken; their rows are transitions.
 
         Raises UsageError before the first batch.
         """
@@ -88,7 +88,7 @@ class AgentsFace:
     def rollout(self, policy: Callable[[Any], Any] | None = None, *, steps: int) -> Rollout:
         """Do as `VectorEnv.rollout`; observations for `policy`, the policy's actions and the result are in this form.
 
-        The result's `valid` is True for transitions, which have an agent's action.
+        The result's `valid` is True for transitions: the agent's action was taken.
         """
         act = policy and (lambda batch: self._given(policy(self._cut(batch["observation"], 0)), batch["alive"]))
         made, cut = self.vec.rollout(act, steps=steps), self._cut
@@ -118,7 +118,7 @@ class AgentsFace:
     def send(self, actions: Any, env_id: Any = None) -> None:
         """Begin a step of the environments `env_id` (None: all), with actions in this form.
 
-        `env_id` is as in the infos of `recv`: in rows, an environment's number stands once for each of its agents.
+        `env_id` is as in the infos of `recv`. In the form "rows", it holds an environment's number once for each agent.
         """
         if env_id is not None:
             given, env_id = np.atleast_1d(env_id), np.atleast_1d(env_id)[:: self.width]
@@ -140,7 +140,7 @@ class AgentsFace:
         return five
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call `VectorEnv.call`, and return one result for each environment."""
+        """Do as `VectorEnv.call`: return one result for each environment."""
         return self.vec.call(name, *args, **kwargs)
 
     def render(self) -> tuple[Any, ...]:
@@ -314,7 +314,7 @@ def make_vec(
         form: "grouped": `AgentsVector`, {agent: [n, ...]}. "rows": `AgentRows`, a `gymnasium.vector.VectorEnv` with
             a row for each agent of each environment, for agents with equal spaces.
         turns: True: `env` makes an `AECEnv`, whose agents take turns. `alive` then marks the agent whose turn it is,
-            and a step is one agent's.
+            and each step takes the action of one agent.
         **kwargs: options of `treadle.VectorEnv` (workers, inline, autoreset_mode, on_failure, ...); the others go to
             `env`, as for `treadle.make_vec`.
 

@@ -86,7 +86,7 @@ class RolloutBatch:
     """n sequences of actions, each played from its state until the sequence or the episode ended.
 
     Attributes:
-        rewards: float64[n, T], T the longest sequence; 0 after the end.
+        rewards: float64[n, T], where T is the length of the longest sequence; 0 after the end.
         lengths: int64[n], the number of actions that were applied.
         terminated, truncated: bool[n], how the episode ended; both False if the actions ran out first.
         states: n states at the end; None unless they were requested.

@@ -26,7 +26,7 @@ class StateReport:
     """The result of `check_state`.
 
     Attributes:
-        kind: of the states.
+        kind: the kind of the states.
         points: the number of states that were put back.
         steps: the number of steps that were compared.
         nbytes: size of the largest state; 0 for states without `nbytes`, such as tuples.
@@ -62,10 +62,10 @@ def check_state(
             state that it has after the check.
         steps: the number of steps to compare from each state.
         points: the number of states.
-        seed: of the first reset and of the random actions.
+        seed: seed of the first reset and of the random actions.
         actions: the actions to compare with, instead of random ones; `steps` is then their number.
         ignore: ends of the names of fields in infos that may differ, such as times.
-        **keeper: for a Gymnasium environment: `randomness` and `global_rngs` of `Keeper`.
+        **keeper: arguments of `Keeper` for a Gymnasium environment: `randomness` and `global_rngs`.
 
     Raises:
         UsageError: nothing to compare, or an invalid argument.

@@ -45,7 +45,7 @@ class PlanEnv(Closes):
 
     Args:
         name: the environment's name.
-        frameskip: how often `step` applies its action for each dt.
+        frameskip: number of times that `step` applies its action for each unit of `dt`.
         autoreset: reset after a step that ended an episode. That step returns the end, including its state; the
             environment itself is then at the beginning of the next episode.
         delay_setup: let `setup` build the environment instead of the constructor (`GymPlanEnv` and `ParallelEnv` call
@@ -197,13 +197,13 @@ class PlanEnv(Closes):
         Args:
             action: the action.
             state: the state to begin in; None: the present one.
-            dt: how often to apply the action, in units of `frameskip`.
+            dt: number of times to apply the action, in units of `frameskip`.
             return_state: return the state after the step; None: only if `state` is given.
 
         Returns:
-            (state,) observation, reward (summed), terminal, truncated, info. In info: "n_step", how often the action
-            was applied, "dt", and "rgb" with `return_image`. State and observation of a step that ends an episode are
-            the terminal ones, from before the automatic reset.
+            (state,) observation, reward (summed), terminal, truncated, info. The info has "n_step" (the number of times
+            that the action was applied), "dt", and "rgb" with `return_image`. State and observation of a step that ends
+            an episode are the terminal ones, from before the automatic reset.
         """
         dt = whole(dt, "dt")
         if state is not None:

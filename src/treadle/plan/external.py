@@ -104,12 +104,15 @@ class ExternalProcess(Closes):
         return future() if blocking else future
 
     def reset(self, blocking: bool = True, return_states: bool = False) -> Any:
-        """Return (observation, info), with `return_states` (state, observation, info); or a future of it."""
+        """Reset the environment; with blocking=False, return a future of the result.
+
+        Returns (observation, info), or with `return_states` (state, observation, info).
+        """
         future = self.call("reset", return_state=return_states)
         return future() if blocking else future
 
     def set_state(self, state: Any, blocking: bool = True) -> Any:
-        """Put the environment into a state and return None, or a future of None."""
+        """Put the environment into a state and return None; with blocking=False, return a future of None."""
         future = self._workers.ask(self._slot, PlanOp.CALL, ("set_state", state), then=lambda _: None)
         return future() if blocking else future
 

@@ -28,7 +28,8 @@ TAKING = frozenset({State.IDLE, State.BUSY})  # requests
 class Future:
     """The answer to one request. Futures may be read in any order, many times, or never.
 
-    A future is called without arguments, as plangym's are, and has the waiting methods of `concurrent.futures.Future`.
+    Calling it without arguments waits for the answer and returns it, as with plangym's futures. It also has the waiting
+    methods of `concurrent.futures.Future`.
     """
 
     def __init__(self, workers: Workers, slot: int, then: Callable[[Any], Any] | None = None) -> None:

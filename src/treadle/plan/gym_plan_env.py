@@ -35,7 +35,8 @@ class GymPlanEnv(PlanEnv):
         name: a registered id, an EnvSpec, or a callable that makes the environment.
         frameskip, autoreset, delay_setup, return_image: see `PlanEnv`. `frameskip` counts the environment's own
             steps: those of "ALE/Pong-v5" are four frames each (one frame with `env_kwargs={"frameskip": 1}`).
-        wrappers: applied in order. Each is a callable of the environment, or (callable, keyword arguments).
+        wrappers: wrappers to apply, in order. Each is a callable that takes the environment, or (callable, keyword
+            arguments).
         remove_time_limit: remove Gymnasium's TimeLimit.
         render_mode: for the environment; None: it does not render.
         obs_type: None or "coords": the environment's own observations. "rgb" or "grayscale": pictures of it. For Atari
@@ -116,7 +117,7 @@ class GymPlanEnv(PlanEnv):
         return EnvRecipe(self._env, kwargs, registrations=None).build()
 
     def apply_wrappers(self, wrappers: Iterable[Any]) -> None:
-        """Wrap the environment: each is a callable, or (callable, arguments)."""
+        """Wrap the environment by each of `wrappers`, in order: a callable, or (callable, arguments)."""
         for item in wrappers:
             wrapper, arguments = item if isinstance(item, tuple) else (item, {})
             if isinstance(arguments, dict):

@@ -57,8 +57,8 @@ class VectorizedEnv(PlanEnv):
     `step` does not.
 
     Args:
-        env_class: of the environment: `GymPlanEnv`, the user's own `PlanEnv`, or one of plangym's.
-        name, frameskip, autoreset, delay_setup: for the environment, see `PlanEnv`.
+        env_class: class of the environment: `GymPlanEnv`, the user's own `PlanEnv`, or one of plangym's.
+        name, frameskip, autoreset, delay_setup: arguments of the environment, see `PlanEnv`.
         n_workers: the number of copies.
         **kwargs: for the environment.
     """
@@ -112,7 +112,7 @@ class VectorizedEnv(PlanEnv):
                 continues the one before.
             dt: one for all items, or one for each.
             return_state: return the states after the items; None: only if states are given.
-            repeat: with states, the number of consecutive items that begin in the same one; there are n / repeat
+            repeat: with states, the number of consecutive items that begin in the same state. Then there are n / repeat
                 states.
 
         Returns:
@@ -120,8 +120,8 @@ class VectorizedEnv(PlanEnv):
 
         Raises:
             UsageError: the arguments are wrong; the error names the item. Nothing was sent.
-            TaskRaised, and of the original's type: an environment raised. The error names the item, also in `item`, and
-                the slot. The workers go on, and all other answers have been read.
+            TaskRaised (of the original's type as well): an environment raised. The error names the item, also in
+                `item`, and the slot. The workers go on, and all other answers have been read.
             WorkerDied, WorkerTimeout: a worker died or was late at the item `where.item`.
             BrokenPool; ClosedPool after `close`.
         """
@@ -296,7 +296,7 @@ class ParallelEnv(VectorizedEnv):
     Args:
         env_class, name, frameskip, autoreset, delay_setup, n_workers: see `VectorizedEnv`.
         blocking: let only one worker work at a time.
-        step_timeout: seconds for one chunk of a batch (WorkerTimeout); None: no limit.
+        step_timeout: seconds that one chunk of a batch may take, else WorkerTimeout; None: no limit.
         on_failure: the reaction to a worker's death. `"raise"`: raise the error; later calls raise BrokenPool.
             `"restart"`: start another worker. A batch with states goes on, a batch without states raises. `"drop"`: as
             "restart", with one worker less.
@@ -369,7 +369,7 @@ class ParallelEnv(VectorizedEnv):
         """Play a sequence of actions from each state, in one round trip.
 
         Args:
-            states: one for each of n items (or, with `repeat`, for each `repeat` of them).
+            states: one state for each of n items; with `repeat`, one for each `repeat` consecutive items.
             action_sequences: one for each item: an array [n, T, ...], or n sequences of any lengths.
             dt: as in `step_batch`.
             return_state: return the states at the end.

@@ -27,11 +27,11 @@ def torch_policy(module: Any, device: Any = None, dtype: Any = None, sample: str
     Args:
         module: called with a tensor [k, ...] (a dict or tuple of them where the space nests) in `torch.inference_mode`.
             It is moved to the device and put into evaluation mode.
-        device: where it computes; None: where its first parameter is, or the CPU without parameters.
-        dtype: of floating-point observations; None: that of the module's first parameter, or float32 without any.
-            Whole numbers stay what they are.
-        sample: None: the module's output is the actions. With "categorical" its output is logits [k, n], from which an
-            action a row is drawn, int64[k]. With "normal" it is (means, standard deviations), both [k, m]. The
+        device: device on which the module computes; None: that of its first parameter, or the CPU without parameters.
+        dtype: dtype of floating-point observations; None: that of the module's first parameter, or float32 without
+            parameters. Observations of whole numbers keep their dtype.
+        sample: None: the module's output is the actions. With "categorical" its output is logits [k, n]; one action is
+            drawn for each row, int64[k]. With "normal" it is (means, standard deviations), both [k, m]. The
             episodes' own generators draw, so actions do not depend on the other rows of a batch.
 
     Raises:

@@ -48,27 +48,28 @@ def collect_dataset(
         env, policy, run: which episodes, and how workers are run: see `treadle.sample.run.Run`. Give one of `episodes`
             and `steps`, or keep="return>=200" and kept=N: the first N episodes that qualify. With on_error="skip" the
             summary's `skipped` lists the episodes that failed. Stored episodes are numbered without gaps, and each has
-            its index in the run as `episode_index`. The bytes are those of any run that leaves out the same episodes.
-            The nodes of a cluster encode episodes, and their bytes are written here.
-        out: the directory; `MINARI_DATASETS_PATH` for loading. It holds one run.
-        name: of the dataset, "reach-weak" or "reach-weak-v1", which Minari loads as "treadle/reach-weak-v1". None: the
-            environment's name and the policy's; the name of the file comes first where it names the environment. A
-            resumed run keeps its name.
+            its index in the run as `episode_index`. Two runs that leave out the same episodes have the same bytes. The
+            nodes of a cluster encode episodes, and the caller writes the bytes.
+        out: the directory, which holds one run. For loading, set `MINARI_DATASETS_PATH` to it.
+        name: name of the dataset: Minari loads "reach-weak-v1" as "treadle/reach-weak-v1". A name without a version
+            gets "-v0". None: the names of the environment and the policy. If the environment is given by file or
+            module, that name comes first. A resumed run keeps its name.
         resume: how an earlier run in `out` is treated. False: it stays, and this call is an error. True: the run
             continues, with the same arguments or more `episodes` or `steps`. Its finished episodes are kept, and it
-            ends with the same bytes as an undisturbed run. Without a run there it begins one. With a complete run it
-            does nothing, unless the dataset was removed, which it makes again. A resumed run compares objects (a
-            policy, a function) by their contents, not by name alone. With "retry" it continues as with True, and the
-            episodes that were left out are tried again. With "replace" the run begins again, and removes the earlier
-            run once all environments are built.
+            ends with the same bytes as an undisturbed run. If `out` holds no run, one begins. If the run is complete,
+            nothing is done; but a removed dataset is made again. Objects (a policy, a function) are compared with the
+            earlier run's by their contents, not by name alone. With "retry" it goes on as with True, and the
+            episodes that were left out are tried again. With "replace" the run begins again, and the earlier run is
+            removed once all environments are built.
         log, progress: as for `collect`.
 
     Raises:
-        UsageError: contradictory arguments; `out` in use, or not empty without `resume`, or begun with
-            other arguments. MissingExtra: no Minari or h5py.
+        UsageError: the arguments contradict one another. Or `out` is in use, is not empty without `resume`, or holds a
+            run with other arguments.
+        MissingExtra: Minari or h5py is not installed.
         StartupFailed: an environment could not be built. The contents of `out` are untouched.
-        CollectionFailed: the run was stopped; its `stored` is a `Stored`.
-        Interrupted: the same for Ctrl-C.
+        CollectionFailed: a failure ended the run; the error's `stored` is a `Stored`.
+        Interrupted: Ctrl-C ended the run; the error's `stored` is a `Stored`.
         Damaged: stored episodes differ from the written ones; they are named, and nothing is changed.
         OSError: `out` cannot be made or written; or it was removed, moved or replaced during the run.
     """

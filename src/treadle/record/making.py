@@ -93,12 +93,12 @@ class Stored:
     """The contents of a run's directory.
 
     Attributes:
-        directory: DIR.
+        directory: the run's directory, `out`.
         path: the dataset's folder; None without a dataset.
-        summary: of the dataset; None without a dataset.
+        summary: the dataset's summary; None without a dataset.
         complete: True if all episodes are there.
         finished: number of stored episodes, those in `.parts` included.
-        before: how many of them an earlier part of a resumed run made.
+        before: number of these that an earlier part of a resumed run made.
         unchanged: True if the run was complete before, so that nothing was done.
     """
 
@@ -127,7 +127,7 @@ class Stored:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a run. `stored` says what is there: a `Stored`, or of an evaluation an `Evaluation`, or None."""
+    """Ctrl-C ended a run. `stored`: a `Stored` for a dataset; for `evaluate` an `Evaluation`, None without episodes."""
 
     def __init__(self, stored: Any) -> None:
         super().__init__(*([] if stored is None else [f"{stored} (in .stored)"]))

@@ -174,11 +174,11 @@ def load(directory: str | Path) -> MinariDataset:
     """Return the Minari dataset that a run or `merge_shards` made in `directory`.
 
     Args:
-        directory: what was `out`, or one dataset's own directory when there are several.
+        directory: the `out` of the run, or the directory of one dataset if `out` has several.
 
     Raises:
-        FileNotFoundError: when there is none.
-        ValueError: when there are several; the message names them.
+        FileNotFoundError: `directory` has no dataset.
+        ValueError: `directory` has several datasets; the message names them.
         MissingExtra: Minari is not installed.
     """
     directory = Path(directory)

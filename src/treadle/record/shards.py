@@ -59,13 +59,13 @@ def merge_shards(
 
     Args:
         shards: the directories of all of them, in any order; they stay as they are.
-        out: the directory of the whole run. Its files are those of a run without shards, but for times in the summary;
-            run.json is signed where this user has signed all shards. The run can be resumed, and extended.
+        out: the directory of the whole run. Its files are those of a run without shards, except for times in the
+            summary. `run.json` is signed if this user has signed all shards. The run can be resumed, and extended.
         force: replace the contents of `out`.
         allow_missing: go on without missing shards, and with the episodes of an unfinished one before its first gap.
             Then `out` is an unfinished run, which its command completes with --resume. The summary's `missing` lists
             the gaps, and its `hash` ends with "-incomplete".
-        command: of the summary.
+        command: text for the summary's `command`.
 
     Returns:
         The summary, as in `out`/summary.json.

@@ -29,32 +29,33 @@ class Summary:
 
     Attributes:
         command: the command line, or the call that stands for it.
-        versions: version by package, of `treadle.repro.versions`.
-        env_id: of the environment.
+        versions: version by package, as `treadle.repro.versions` gives them.
+        env_id: id of the environment.
         policy: name of the policy.
         seed: the run's seed.
         episodes: number of stored episodes.
-        steps: of all of them.
-        returns: undiscounted return by episode, in order; as `lengths`, `seeds` and `digests`.
-        lengths: steps by episode.
-        seeds: of each episode's reset.
-        digests: of each episode, as in its `EpisodeNote`.
-        hash: of the digests in order, as in `MergeReport`.
-        terminated: how many episodes ended by termination.
-        truncated: how many ended by truncation.
+        steps: number of steps of all stored episodes.
+        returns: undiscounted return of each episode, in order; `lengths`, `seeds` and `digests` have the same order.
+        lengths: number of steps of each episode.
+        seeds: seed of each episode's reset.
+        digests: digest of each episode, as in its `EpisodeNote`.
+        hash: hash of the digests in order, as in `MergeReport`.
+        terminated: number of episodes that ended by termination.
+        truncated: number of episodes that ended by truncation.
         before: episodes that were there when the run was last resumed. All times, shares and rates are of the part of
             the run that made the others.
         seconds: wall time, without `start_seconds`.
         start_seconds: until Ray and the first of the run's nodes had started; 0.0 without nodes.
         steps_per_second: stored steps over wall time.
-        raw_bytes: of the arrays before compression.
-        disk_bytes: of the dataset.
+        raw_bytes: size of the arrays before compression, in bytes.
+        disk_bytes: size of the dataset on disk, in bytes.
         time_shares: share of the busy time by activity: "step", "policy", "encode", "merge"; 0 to 1, and 1 together.
-            The policy's is estimated from some of its calls. Empty, as the next, for a run that was stopped.
-        worker_shares: share of the wall time each worker was busy; 0 to 1, by worker.
-        restarts: workers that were replaced.
-        added: workers that were added while it went on, as environments waited (`workers="auto"`).
-        speculative: episodes that were begun and not kept.
+            The policy's share is estimated from some of its calls. Empty for a run that was stopped.
+        worker_shares: share of the wall time that each worker was busy, 0 to 1, by worker. Empty for a run that was
+            stopped.
+        restarts: number of workers that were replaced.
+        added: number of workers that were added during the run because environments waited (`workers="auto"`).
+        speculative: number of episodes that were begun and not kept.
         skipped: episodes that failed and were left out: the fields of each `treadle.sample.skipping.Skipped`.
         warnings: those that were logged.
         dataset: its path, from the directory of the summary.
@@ -67,10 +68,10 @@ class Summary:
         verified: the indices of the "episodes" that were made again and compared, and of the "unequal" ones; empty
             without any.
         checks: digests of the other files that `merge_shards` reads, by file (`treadle.record.merge.checks`).
-        missing: of a run that was put together without all of its shards. Each missing shard has "shard", "episodes"
-            (how many of it are missing) and "cause". `hash` ends with "-incomplete" then.
-        unfit: how many episodes were tried and not kept, by reason; they are not stored.
-        remarks: on an evaluation: each has a "text" and its "episodes".
+        missing: an entry for each missing shard, if the run was put together without all of its shards. It has "shard",
+            "episodes" (number of the shard's missing episodes) and "cause". Then `hash` ends with "-incomplete".
+        unfit: number of episodes that were tried and not kept, by reason; they are not stored.
+        remarks: remarks on an evaluation: each has a "text" and its "episodes".
         recoverable: True if the dataset's `recover_environment()` makes the environment. A user's own environment has
             no spec, nor has one in a wrapper that does not record its arguments.
 

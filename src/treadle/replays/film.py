@@ -66,15 +66,16 @@ def film(
 
     Args:
         source: the directory of a run, complete or not; or another source of `treadle.replay`.
-        best, worst: numbers of episodes of a directory to film: those with the largest and the smallest returns.
-        failed: number of episodes to film of those that raised or were not a success, the first ones.
-        episodes: indices of further episodes. If none of these four is given, the latest failure is filmed.
-        out: folder; None: `films` in the directory, or beside the file.
-        plain: leave out the line with step, reward and return.
+        best, worst: numbers of episodes of a directory with the largest and with the smallest returns to film.
+        failed: number of failed episodes (raised, or not a success) to film, the first ones by index.
+        episodes: indices of further episodes. Without `best`, `worst`, `failed` and `episodes` the latest failure is
+            filmed.
+        out: folder for the films; None: `films` in the directory, or beside the file.
+        plain: True: leave out the line with step, reward and return.
         env, trust, timeout: see `treadle.replay`; the environment is given by name.
 
     Returns:
-        A film of each episode, in the order of indices.
+        A `Film` for each chosen episode, in the order of indices.
 
     Raises:
         UsageError: as `treadle.replay`; or no episode is chosen, or `out` is missing for a failure without a file. Or

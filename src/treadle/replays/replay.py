@@ -63,26 +63,29 @@ def replay(
     Args:
         source: a file (`DIR/failures/episode-5.repro`), the directory of a run, an error that Treadle raised,
             or the result of `treadle.last_failure()`.
-        episode: an index in a directory; None: the latest failure of the run. Only a directory needs it.
+        episode: index of an episode of the run, if `source` is a directory; None: the latest failure of the run.
         env: the environment, in the place of the recorded one: an id, "module:make", a callable. A file that is
-            not trusted needs `env` where the recorded one was a lambda or a closure. The spaces and the first
-            observation show a wrong environment before any step. None: the recorded one.
+            not trusted needs `env` if the recorded environment was a lambda or a closure. A wrong environment is
+            refused before any step, by its spaces and its first observation. None: the recorded environment.
         policy: True: ask the episode's own policy, with its own generator, although its actions were recorded; or
             another policy, to be asked in its place. None: play the recorded actions; without any, ask the own policy.
-        step: stop after so many steps; None: at the end of the recording.
-        pdb: stop in a debugger, in the user's code at the line that raised. With `step` it stops before that step, and
-            for a worker's death before the step of its death. Where nothing fails but a value differs from the recorded
-            one, the episode is played once more. Then the debugger stops before the step that first differed.
+        step: number of the step to stop after, in the last episode of the recording; None: stop at its end.
+        pdb: True: stop in a debugger, in the user's code at the line that raised. With `step` the debugger stops before
+            that step. For a worker's death it stops before the step in which the worker died. If nothing fails but a
+            value differs from the recorded one, the episode is played once more. Then the debugger stops before the
+            step that first differed.
         render: path of a video to write (.mp4, .png): a picture of the reset and of each step. A line under each shows
             step, reward and return; it is red from the first difference on. None: no video.
-        plain: leave out that line.
+        plain: True: leave out the line under each picture of the video.
         trust: follow all names in the file, and open its pickles: that runs code of the file. False: names are followed
             in objects in memory, and in files that this user's own runs have written. Of other files only installed
             environments with plain arguments are built (docs/security.md).
         timeout: seconds that a step may take. None: the limit of the recorded run if the failure ended its process,
             else no limit.
-        here: play a failure that ended its process in this process, and not in a child. It may end this process.
-        tick: called before each reset and step with the episode and the step, 0 for resets.
+        here: True: play a failure that ended its process in this process, which it may end. False: play it in a child
+            process, except with `pdb`, `render`, or an object as `env` or `policy`.
+        tick: called before each reset and step with (episode, step); step is 0 for resets. A replay in a child process
+            does not call it.
 
     Raises:
         UsageError: the source is not there, cannot be built or is not trusted, or `env` is not the recorded one. Or the

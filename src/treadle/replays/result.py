@@ -29,7 +29,7 @@ class Difference(NamedTuple):
     """The first value that was not as recorded.
 
     Attributes:
-        step: of the episode, from 1; 0: the reset.
+        step: number of the step in the episode, from 1; 0: the reset.
         field: the name of the value, such as "reward".
         recorded, now: the value in the recording and in the replay; None: they cannot be shown in a few words.
         episode: number of the episode since the recorded reset, from 0.
@@ -58,16 +58,16 @@ class Replay:
 
     Attributes:
         repro: the recording.
-        steps: number of steps that were begun in the last episode; the last one may not have ended.
+        steps: number of steps that were begun in the last episode; the last step may not have ended.
         episode: number of the last episode since the recorded reset, from 0.
         error: the exception in that episode, with its traceback; None: there was none, or the child process ended. From
             a child process it is an Exception with the same name and text, without a traceback.
-        died: how the child process ended, or that a step exceeded the limit; "": neither.
-        stack: the stack at that moment, or at `error`, as text; "": there is none.
+        died: a sentence about the end of the child process, or about a step that exceeded the limit; "": neither.
+        stack: the Python stack at the moment of `died` or `error`, as text; "": there is none.
         difference: the first value that differs from the recorded one; None: no value differs.
-        total_reward: sum of the rewards of all steps that were played, in all episodes.
-        observation: the last one; None from a child process.
-        stopped: True if the replay stopped early: at `step`, or as the user left the debugger.
+        total_reward: sum of the rewards of all played steps, over all episodes since the recorded reset.
+        observation: the last observation; None from a child process.
+        stopped: True if the replay stopped early: at `step`, or because the user left the debugger.
         left: True if the user left the debugger within the last step.
         asking: True if the policy was being asked about the next step at `error`.
         compared: names of the recorded values that were compared.
@@ -101,9 +101,9 @@ class Replay:
 
     @property
     def as_recorded(self) -> bool:
-        """True if the same failure came in the same step (or none, as recorded) and all values were the same.
+        """True if all compared values were the same and the same failure came in the same step.
 
-        If the replay `stopped` early, only the values count.
+        If no failure was recorded, there must be none. If the replay `stopped` early, only the values count.
         """
         recorded = self.repro.about.get("failed")
         if self.difference is not None or self.stopped:

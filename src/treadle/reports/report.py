@@ -31,14 +31,17 @@ METHOD = (
 def report(directory: str | Path, other: str | Path | None = None, *, out: str | Path | None = None) -> Path:
     """Write a run's report as one HTML file, which needs no server, no network and no other file.
 
-    The run may be at work, may have been killed, or may be of an earlier version. The report names no user, host or
-    path outside the run, and hides values of arguments with a secret's key. Nothing in the directory is run, imported
-    or unpickled. Films in `directory/films` are put in up to 8 MiB, those of failures first; the others are linked.
+    The run may still be going on, may have been killed, or may be of an earlier version. The report names no user, host
+    or path outside the run. It hides values of arguments whose names suggest a secret, such as "token" or "password".
+    Nothing in the directory is run, imported or unpickled. The report holds films from `directory/films`, up to 8 MiB
+    and those of failures first; it links the others.
 
     Args:
         directory: the `out` of the run.
-        other: the `out` of a second run: the episodes are compared in pairs of the same seed. None: one run.
-        out: the file; None: `report.html` in `directory`, with `other` `report-NAME.html`.
+        other: the `out` of a second run, whose episodes are compared with the first run's in pairs of the same seed.
+            None: a report of one run.
+        out: the file to write; None: `report.html` in `directory`, or with `other` `report-NAME.html` there, where NAME
+            is the name of the directory `other`.
 
     Returns:
         The path of the file.

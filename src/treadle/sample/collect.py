@@ -37,17 +37,18 @@ def collect(
 
     Args:
         env, policy, run: which episodes, and how workers are run: see `treadle.sample.run.Run`.
-        ordered: yield in order of index; False: in order of arrival.
+        ordered: True: yield in order of index; False: in order of arrival.
         log: called with (numbers, steps made), at most ten times a second and at the end (`docs/logging.md`).
         progress: True: show the progress on stderr. That is rich's bar on a terminal and, with ipywidgets, in a
-            notebook, and a line every ten seconds elsewhere. None: only on a terminal, where rich is installed. Or a
-            function that is called with the run's `Standing`, at most ten times a second.
+            notebook. Elsewhere, or without rich, it is a line every ten seconds. None: show it only on a terminal, if
+            rich is installed. False: show nothing. Or a function that is called with the run's `Standing`, at most ten
+            times a second.
 
     Raises:
         UsageError: contradictory arguments.
         StartupFailed: a worker did not start.
-        CollectionFailed: an environment or policy raises, or too many episodes fail. Or workers die that may not be
-            replaced, or three die on one episode.
+        CollectionFailed: an environment or policy raised, or too many episodes failed. Or a worker died that may not be
+            replaced, or three workers died on one episode.
     """
     made = Run.of(collect, RunKeywords, env, policy, **run)
     episodes = in_order(made.collection, made.schedule(), ordered, progress)

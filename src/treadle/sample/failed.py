@@ -41,12 +41,13 @@ class CollectionFailed(WorkerError):
 
     Attributes:
         where: the place; `where.episode` and `where.seed` say which episode it was, where that is known.
-        remote_traceback: of the worker, "" where there is none.
+        remote_traceback: traceback in the worker as text; "" where there is none.
         reason: the cause in one line, such as "ValueError: boom".
-        cause: the same, as failures are grouped by it.
-        finished: episodes that were finished before.
-        resumed: the option that --resume needs besides for the run to go on; "": none is known.
-        stored: what became of them, for a run that writes a dataset (`treadle.record.dataset.Stored`); else None.
+        cause: the cause by which failures are grouped, a `treadle.sample.skipping.Cause`.
+        finished: number of episodes that were finished before the failure.
+        resumed: the option, besides --resume, with which the run can go on; "": none is known.
+        stored: the finished episodes: for `collect_dataset` a `treadle.record.dataset.Stored`, for `evaluate` an
+            `Evaluation` or None, for `collect` None.
     """
 
     reason: str = ""

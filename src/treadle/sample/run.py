@@ -78,14 +78,16 @@ class Run:
             "file.py:make_env", which name such a callable.
         policy: None for random actions, or see `treadle.program.policies`.
         deterministic: True: a policy's `predict` gives its best action; False: it draws.
-        episodes: number of episodes. Without this and `steps` the run has no end.
-        steps: in its place: the fewest first episodes that have at least so many steps together.
+        episodes: number of episodes; None: `steps` decides, or the run has no end.
+        steps: least number of steps, given in place of `episodes`. The run ends with the first episode, by index, at
+            which all episodes so far have that many steps; None: `episodes` decides.
         seed: the run's root seed.
-        workers: worker processes, or "auto": one a core, and more where environments wait (`docs/inference.md`). Of
-            threads one an environment, or 8 a core. At most one worker an episode is started.
-        num_envs: environments that are played at a time, on each node where there are several. A policy in the workers
-            sees batches of exactly `num_envs` / `workers` rows. None: one a worker, or 8 a worker for a policy in the
-            caller.
+        workers: number of workers, or "auto": one a core, and more where environments wait (`docs/inference.md`). With
+            threads "auto" is one an environment for a policy in the caller, else 8 a core. At most one worker an
+            episode is started.
+        num_envs: number of environments that are played at a time; with a cluster, on each node. A policy in the
+            workers sees batches of exactly `num_envs` / `workers` rows. None: one a worker, or 8 a worker for a policy
+            in the caller.
         inference: where the policy is asked: a `treadle.Inference`, or its `where` alone: "auto", "worker", "caller" or
             "node".
         cluster: play on the nodes of a Ray cluster, each with a pool of workers of its own: a `treadle.Cluster`.
@@ -95,28 +97,30 @@ class Run:
         infos: True: step infos are kept.
         fresh_env: build a new environment for every episode, for environments that carry state over.
         reset_options: a function of i, or a sequence that begins again at its end. It gives the dict (or None) that the
-            reset of episode i takes as `options`.
-        on_error: about an episode that fails. "raise": it ends the run. "skip": it is left out, with a warning. An
-            episode fails when its reset or step raises; with "skip", only if it raises in a new environment, too. It
+            reset of episode i takes as `options`. None: no options.
+        on_error: what happens when an episode fails. "raise": it ends the run. "skip": it is left out, with a warning.
+            An episode fails when its reset or step raises; with "skip", only if it raises in a new environment, too. It
             also fails when it kills three fresh workers or exceeds `step_timeout` in them. The episodes of a dead
             worker go to a fresh one, which plays each by itself. An exception of a policy or a constructor always ends
             the run.
-        max_skipped: with "skip": how many episodes may be left out, as a number or a share (0.1) of them. Every share
-            allows at least 3; None: 5 %. More of them, or ten from the first episode on, end the run.
-        keep: of a dataset: the rule of the episodes that are stored, see `treadle.sample.keeping.Keep`. Others are
-            counted.
-        kept: with `keep`: store the first so many by index, of at most `episodes` that are tried. Without `episodes`
-            the run fails after 100 for each, and at least 1,000.
+        max_skipped: largest number of episodes that may be left out with on_error="skip", or their share of all
+            episodes, such as 0.1. A share always allows at least 3 episodes. None: a share of 5 %. The run ends when
+            more episodes fail, or all of the first ten.
+        keep: rule by which a dataset's episodes are stored, see `treadle.sample.keeping.Keep`. Other episodes are only
+            counted. None: all are stored.
+        kept: number of episodes to store with `keep`: the first ones, by index, that satisfy the rule. At most
+            `episodes` are tried. Without `episodes` at most 100 * kept are tried, or 1,000 if that is more; with too
+            few stored then, the run fails.
         step_timeout: seconds for a step, a reset or an action of the policy. A worker process that takes longer is
             killed, and another makes its episode again. None: no limit.
-        on_failure: about a worker that dies. With "restart" it is replaced, without limit or as often as max_restarts
-            of `worker_options` allows. With "raise" the run ends. With "drop" the other workers go on without it.
+        on_failure: what happens when a worker dies. With "restart" it is replaced, without limit or as often as
+            max_restarts of `worker_options` allows. With "raise" the run ends. With "drop" the other workers go on.
         worker_options: how workers are run: a `treadle.WorkerOptions`.
         recipe: how a worker is set up for the run.
         skipping: how an episode that fails is treated.
-        pool: options of its pool.
+        pool: options of the run's pool of workers.
         count: number of workers; None: it is decided at their start.
-        rule: of `keep`.
+        rule: `keep` as a `Keep`; None: without `keep`.
     """
 
     env: str | EnvSpec | Callable[..., gym.Env]
@@ -150,11 +154,12 @@ class Run:
 
     @classmethod
     def of(cls, face: Callable[..., Any], taken: type, env: Any, policy: Any = None, **given: Any) -> Run:
-        """A run of what a face was given; what makes no sense is refused before anything is started.
+        """Make a run from the arguments of a function that users call, and check them before anything is started.
 
         Args:
             face: the function that users call, for errors.
-            taken: the TypedDict of the keyword arguments that it passes on.
+            taken: the TypedDict of the keyword arguments that `face` passes on.
+            env, policy, given: the arguments, see `Run`.
 
         Raises:
             UsageError: unknown or contradictory arguments.
@@ -213,8 +218,8 @@ class Run:
         return self.as_json() == other.as_json() if isinstance(other, Run) else NotImplemented
 
     def as_json(self) -> dict[str, Any]:
-        """Return all that decides its bytes, for `run.json` and the comparison of a resumed run. Objects are in it by
-        their names, see `objects`."""
+        """Return all that decides the run's bytes, for `run.json` and the comparison of a resumed run. Objects stand
+        there by their names, see `objects`."""
         recipe = self.recipe
         found = {
             "env": reference_of(recipe.env.env),
@@ -262,12 +267,12 @@ class Run:
 
     @property
     def tried(self) -> int | None:
-        """How many episodes are tried at most; None: steps decide, or it goes on for ever."""
+        """The largest number of episodes that are tried; None: `steps` decides, or the run goes on for ever."""
         found: int | None = self.episodes
         return max(LEAST, TIMES * self.kept) if found is None and self.kept is not None else found
 
     def too_rare(self, kept: int, unfit: int) -> str:
-        """Why a run has failed that has tried all that it may: too few episodes were kept; "": it has not."""
+        """Return why a run has failed that kept too few of all the episodes that it may try; "": it has not failed."""
         if self.kept is None or kept >= self.kept or (self.episodes is not None and kept):
             return ""
         more = "episodes=M (--episodes M), more of them, with resume (--resume) goes on"
@@ -275,11 +280,11 @@ class Run:
         return f"{kept:,} of {tried:,} episodes are kept ({kept / tried:.2%}), not {self.kept:,}: {self.rule}; {more}"
 
     def schedule(self, **have: Any) -> Schedule:
-        """Of its episodes. `have`: see `Schedule`."""
+        """Return the schedule of the run's episodes. `have`: see `Schedule`."""
         return Schedule(self.tried, self.steps, kept=self.kept, **have)
 
     def collection(self, schedule: Schedule, *, recipe: RolloutRecipe | None = None, **options: Any) -> Collection:
-        """Its workers, started. `recipe`: in place of the run's; `options`: of `Collection`, in place of the run's."""
+        """Start the run's workers; return the collection. `recipe`, `options` (of `Collection`) replace the run's."""
         own = {"root": self.seed, "workers": self.count, "skipping": self.skipping, **self.pool}
         return collection(recipe or self.recipe, schedule, **own | options)
 

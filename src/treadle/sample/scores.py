@@ -38,13 +38,13 @@ class Score:
     """The score of one episode.
 
     Attributes:
-        index: of the episode in the run.
-        seed: of the environment's reset.
+        index: index of the episode in the run.
+        seed: seed of the environment's reset.
         total_reward: undiscounted return.
-        length: steps.
-        terminated: True if its last step terminated it.
-        truncated: True if its last step cut it.
-        success: as its last info says; None: the info says nothing.
+        length: number of steps.
+        terminated: True if the last step terminated the episode.
+        truncated: True if the last step cut the episode.
+        success: True or False as the episode's last info says; None: the info says nothing.
     """
 
     index: int
@@ -86,18 +86,18 @@ class Evaluation:
 
     Attributes:
         policy: its name.
-        scores: one an episode, by index.
-        mean: of the returns.
-        std: of the returns (population).
-        low, high: the bootstrap interval of the mean, at `CONFIDENCE`.
-        success: share of episodes that were successes, 0 to 1; None when no episode's last info says. One that says
-            nothing where others do is none.
-        success_low, success_high: Wilson's interval of that share, at `CONFIDENCE`.
-        tasks: of a suite, each task's own result by name; its scores keep the indices of the run.
+        scores: one for each episode, by index.
+        mean: mean of the returns.
+        std: standard deviation of the returns (population).
+        low, high: ends of the bootstrap interval of the mean, at `CONFIDENCE`.
+        success: share of episodes that were successes, 0 to 1; None if no episode's last info says. If some do, an
+            episode whose last info says nothing counts as no success.
+        success_low, success_high: ends of Wilson's interval of that share, at `CONFIDENCE`; None without `success`.
+        tasks: task name -> that task's result, for a suite; its scores keep the indices of the run. {}: no suite.
         left_out: episodes that failed and were left out (on_error="skip").
         remarks: what a reader of these numbers should know.
-        inference: how the policy was asked in the caller, as `treadle.sample.batching.BatchFormer.stats`; {}: it was
-            not.
+        inference: statistics of the policy's batches in the caller, as `treadle.sample.batching.BatchFormer.stats`;
+            {}: the caller did not ask it.
         verdict: why the run was not faster, and what to change (`treadle.verdict`).
     """
 
@@ -118,7 +118,7 @@ class Evaluation:
 
     @property
     def returns(self) -> np.ndarray:
-        """float64[episodes]."""
+        """float64[episodes]: the return of each episode, in the order of `scores`."""
         return np.array([score.total_reward for score in self.scores], np.float64)
 
     def __str__(self) -> str:
@@ -148,8 +148,8 @@ class Comparison:
     Attributes:
         first, second: each one's own result.
         difference: mean over episodes of the first one's return minus the second one's.
-        low, high: the bootstrap interval of `difference`, over pairs, at `CONFIDENCE`.
-        wins, ties, losses: episodes in which the first one's return was greater, equal, smaller.
+        low, high: ends of the bootstrap interval of `difference`, over pairs, at `CONFIDENCE`.
+        wins, ties, losses: numbers of episodes in which the first one's return was greater, equal, smaller.
     """
 
     first: Evaluation
@@ -212,11 +212,12 @@ def compare(first: Evaluation, second: Evaluation, seed: int = 0) -> Comparison:
     """Compare two evaluations, episode by episode, on the same seeds.
 
     Args:
-        first, second: made with the same environment, seed and number of episodes.
-        seed: of the bootstrap.
+        first, second: results of `evaluate` for the same environment, seed and number of episodes. Episodes that either
+            one left out are not compared.
+        seed: seed of the bootstrap.
 
     Raises:
-        UsageError: when they are not about the same episodes.
+        UsageError: the two evaluations are not of the same episodes.
     """
     for each in (first, second):
         if not isinstance(each, Evaluation):

@@ -49,7 +49,7 @@ class GymEnv:
 
     Attributes:
         env: the environment.
-        spec: `EnvSpec`: its spaces, and `max_episode_length` (the registered limit of steps if none was given).
+        spec: the `EnvSpec`, with the spaces and `max_episode_length` (the registered limit of steps if none was given).
 
     Raises:
         TypeError: `env` is of another type.
@@ -220,10 +220,9 @@ def seed_environment(env: Any, seed: int) -> None:
 
 
 class EnvUpdate:
-    """Base of updates: called with the old environment or None, returns the environment to use from then on.
+    """Base of updates. An update is called with the old environment, and returns the environment to use from then on.
 
-    The base class returns the old environment. An update can also make the first environment, as the old one may be
-    None.
+    The base class returns the old environment. For an update that makes the first environment, the old one is None.
     """
 
     def __call__(self, old_env: Any = None) -> Any:

@@ -28,7 +28,7 @@ class EpisodeBatch(TimeStepBatch):
     """N episodes, T steps in all. Observations and actions of Dict and Tuple spaces are dicts and tuples of arrays.
 
     Args:
-        env_spec: of the environment.
+        env_spec: the `EnvSpec` of the environment.
         episode_infos: arrays [N, ...], one row an episode (kept as `episode_infos_by_episode`).
         observations: [T, ...]; the observations before the actions.
         last_observations: [N, ...]; the observation after each episode's last action.
@@ -40,8 +40,8 @@ class EpisodeBatch(TimeStepBatch):
         lengths: integers [N], steps of each episode.
 
     Raises:
-        ValueError: columns of different lengths or wrong types, or whose first row does not fit its space. A first
-            observation that is only out of bounds warns.
+        ValueError: columns have different lengths or wrong types, or a column's first row does not fit its space. A
+            first observation that is only out of bounds causes a warning.
     """
 
     episode_infos_by_episode: Infos
@@ -131,10 +131,10 @@ class EpisodeBatch(TimeStepBatch):
         return type(self).trusted(env_spec=self.env_spec, **cut_table(self.table(), start, stop, first, last))
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return one dict an episode of T steps.
+        """Return a list of one dict for each episode.
 
-        Its keys: observations, next_observations, actions, rewards and step_types ([T, ...]); env_infos and
-        agent_infos (dicts of [T, ...]); episode_infos (dict of this episode's values).
+        The keys for an episode of T steps: observations, next_observations, actions, rewards and step_types, each
+        [T, ...]. Also env_infos and agent_infos (dicts of [T, ...]), and episode_infos (dict of this episode's values).
         """
         table = {**self.table(), "next_observations": self.next_observations}
         del table["last_observations"], table["lengths"]
@@ -231,7 +231,7 @@ class EpisodeBatch(TimeStepBatch):
 
     @property  # type: ignore[misc]
     def episode_infos(self) -> Infos:
-        """Arrays [T, ...]: each episode's infos, once a step. Made anew at each use."""
+        """Dict of arrays [T, ...]: for each step, the infos of its episode. Made anew at each use."""
         return {key: np.repeat(value, self.lengths, axis=0) for key, value in self.episode_infos_by_episode.items()}
 
     @property
@@ -250,7 +250,7 @@ class EpisodeBatch(TimeStepBatch):
 
     @property
     def padded_observations(self) -> Any:
-        """[N, max_episode_length, ...], zeros after an episode's end; without a limit as long as the longest."""
+        """[N, max_episode_length, ...], zeros after an episode's end. Without a limit: [N, longest episode, ...]."""
         return self._padded(self.observations)
 
     @property

@@ -33,7 +33,7 @@ MORE = 1000  # episodes that a replay plays, by arrival, after those that a dead
 
 
 class WorkersLost(WorkerError, EOFError):
-    """A sampler cannot go on: all workers died, or a worker died that still had to deliver an exact number of episodes.
+    """A sampler cannot go on: all workers are gone, or one is gone and each must deliver an exact number of episodes.
 
     Attributes:
         failures: worker number -> the error that it failed with.

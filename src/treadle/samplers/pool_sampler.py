@@ -342,7 +342,7 @@ class PoolSampler(Sampler):
 
         Args:
             itr: ignored; there for older programs.
-            num_samples: steps wanted. The last episode is not cut, so there may be more.
+            num_samples: number of steps wanted. The last episode is not cut, so there may be more.
             agent_update: None: the agents stay as they are. Parameters (a dict, tuple or array) for the agents'
                 `set_param_values`, or a new agent. A list: one for each worker.
             env_update: None, an environment or an `EnvUpdate`, or a list of these: one for each worker.
@@ -362,15 +362,15 @@ class PoolSampler(Sampler):
         """Play a number of episodes in each worker.
 
         Args:
-            n_eps_per_worker: episodes of each worker.
+            n_eps_per_worker: number of episodes of each worker.
             agent_update, env_update: as for `obtain_samples`.
 
         Returns:
-            The episodes in worker order: all of worker 0, then all of worker 1, and so on. With
-            ordered=True: as many episodes in all, in order of index.
+            The episodes in worker order: all of worker 0, then all of worker 1, and so on. With ordered=True, or with
+            the agent in the caller: as many episodes in all, in order of index.
 
         Raises:
-            The errors of `obtain_samples`; WorkersLost as soon as one worker is gone.
+            The errors of `obtain_samples`. In worker order, WorkersLost as soon as one worker is gone.
         """
         each = _count("n_eps_per_worker", n_eps_per_worker)
         return self._sampled(None, each * len(self._agents), agent_update, env_update)
@@ -387,7 +387,7 @@ class PoolSampler(Sampler):
         Args:
             episodes: number of episodes.
             agent_update, env_update: as for `obtain_samples`, but not lists; later samplings use them, too.
-            seed: of the episodes.
+            seed: seed of the episodes.
 
         Raises:
             The errors of `obtain_samples`; UsageError for workers that cannot play single episodes (VecWorker,

@@ -40,6 +40,8 @@ def rollout(
 
     Raises:
         BadObservation: an observation does not fit the environment's space.
+        UsageError: `env` has no `reset` or `step`, or `max_episode_length` is below 1.
+        TypeError: `agent` is neither an agent nor a callable.
     """
     env, agent = as_environment(env), as_agent(agent)
     if not is_environment(env):

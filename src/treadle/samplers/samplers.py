@@ -31,8 +31,9 @@ class MultiprocessingSampler(PoolSampler):
         ordered: True: episodes count by index. Episode i depends on (seed, i) alone, so the result is the same for any
             number of workers. False: episodes count in order of arrival, which favours short episodes and fast workers.
         allow_stale: True: also return episodes of earlier samplings that arrive late. Then
-            `episode_infos["agent_version"]` and `["agent_version_last"]` hold the number (1, 2, ...) of the sampling
-            whose agent played an episode's first and last step. Workers play on between two samplings.
+            `episode_infos["agent_version"]` holds the number (1, 2, ...) of the sampling whose agent played an
+            episode's first step, and `["agent_version_last"]` that of its last step. Workers play on between two
+            samplings.
         on_failure: the reaction to a worker that dies or raises. `"drop"` (default): a warning names the worker, and
             the others go on. `"restart"`: another worker with the same agent and environment and other seeds replaces
             it. `"raise"`: its error is raised.
@@ -40,13 +41,15 @@ class MultiprocessingSampler(PoolSampler):
         inference: a `treadle.Inference`, or its `where`. `"worker"`: each worker asks the agent by itself.
             `"caller"`: the caller asks the agent about all environments that are ready (`docs/inference.md`).
             `"auto"`: as for `treadle.collect`.
-        num_envs: environments that are played at a time with the agent in the caller; None: 8 a worker.
+        num_envs: number of environments that are played at a time with the agent in the caller; None: 8 for each
+            worker.
         progress: show the progress of a sampling on stderr, as for `treadle.collect`. None (default): only on a
             terminal, if rich is installed.
         worker_options: a `treadle.WorkerOptions`. The class decides the backend.
 
     Raises:
-        TypeError: a factory and max_episode_length are missing, or agents or envs are missing or of another type.
+        TypeError: `worker_factory` and `max_episode_length` are both missing, or agents or envs are missing or of
+            another type.
         ValueError: a list of another length than the number of workers, or an invalid option.
         StartupFailed: a worker could not be made; all workers are ended.
     """
@@ -66,7 +69,7 @@ def run_worker(factory: Any, to_worker: Any, to_sampler: Any, worker_number: int
         factory: makes the worker.
         to_worker: queue of (tag, contents).
         to_sampler: queue for episodes.
-        worker_number: the worker's.
+        worker_number: the worker's number.
         agent, env: the first updates. These and later updates may be pickled (bytes).
 
     Raises:
@@ -115,12 +118,12 @@ class LocalSampler(PoolSampler):
 
     It runs the loop of `MultiprocessingSampler` without processes, for debugging and for environments that cannot leave
     the caller. Every call restores the caller's `random`, `numpy.random` and torch generators; each worker has its own
-    states. The agents are the caller's own objects (one for all workers, unless a list is given); environments are
-    copied.
+    generator states. The agents are the caller's own objects (one for all workers, unless a list is given);
+    environments are copied.
 
     Args:
         agents, envs, worker_factory and those after it: as for `MultiprocessingSampler`.
-        on_failure: as there, but the default is "raise", which lets exceptions through.
+        on_failure: as for `MultiprocessingSampler`, but the default is "raise", which lets exceptions through.
     """
 
     backend = "serial"
@@ -143,8 +146,8 @@ class RaySampler(PoolSampler):
 
     Args:
         agents, envs, worker_factory and those after it: as for `MultiprocessingSampler`. Objects that belong to this
-            process alone, such as a multiprocessing queue, cannot go to a node. `n_workers` defaults to the cores of
-            this machine: give the number of the cluster's cores.
+            process alone, such as a multiprocessing queue, cannot go to a node. `n_workers` defaults to the number
+            of cores of this machine: give the number of the cluster's cores.
         cluster: a `treadle.Cluster`, which also limits the number of nodes. None: all nodes of the cluster that the
             program is connected to. Without a connection, a cluster is started on this machine until
             `shutdown_worker`. A cluster that the program has connected to is never shut down.

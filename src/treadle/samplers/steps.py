@@ -78,7 +78,7 @@ class EnvSpec(InOutSpec):
     Spaces are Gymnasium's, or objects with `contains` and, optionally, `flat_dim`.
 
     Attributes:
-        max_episode_length: steps, None: no limit.
+        max_episode_length: the most steps of an episode; None: no limit.
     """
 
     max_episode_length: int | None = None
@@ -200,7 +200,7 @@ class TimeStepBatch:
     """T steps as columns. Observations and actions of Dict and Tuple spaces are dicts and tuples of arrays.
 
     Attributes:
-        env_spec: of the environment.
+        env_spec: the `EnvSpec` of the environment.
         episode_infos: arrays [T, ...]; the infos of each step's episode.
         observations: [T, ...]; the observations before the actions.
         actions: [T, ...].
@@ -211,7 +211,7 @@ class TimeStepBatch:
         step_types: `StepType` objects [T].
 
     Raises:
-        ValueError: columns of different lengths or wrong types, or whose first row does not fit its space.
+        ValueError: columns have different lengths or wrong types, or a column's first row does not fit its space.
     """
 
     env_spec: EnvSpec
@@ -237,8 +237,8 @@ class TimeStepBatch:
     def concatenate(cls, *batches: TimeStepBatch) -> TimeStepBatch:
         """Concatenate batches in one pass over their arrays.
 
-        In `env_infos` and `episode_infos`, keys that some batches lack are filled with zeros, and a column `_<key>`
-        says which rows have them. Raises ValueError without a batch, and for different keys in `agent_infos`.
+        In `env_infos` and `episode_infos`, keys that some batches lack are filled with zeros or None, and a column
+        `_<key>` says which rows have them. Raises ValueError without a batch, and for different keys in `agent_infos`.
         """
         if not batches:
             raise ValueError("Please provide at least one TimeStepBatch to concatenate")

@@ -133,7 +133,7 @@ class VecWorker(ManyEnvs):
 
     Args:
         seed, max_episode_length, worker_number: see `Worker`.
-        n_envs: how many environments.
+        n_envs: number of environments.
     """
 
     _needs_agent_reset = True
@@ -176,7 +176,7 @@ class FragmentWorker(ManyEnvs):
 
     Args:
         seed, max_episode_length, worker_number: see `Worker`.
-        n_envs: how many environments.
+        n_envs: number of environments.
         timesteps_per_call: steps of each environment in a rollout.
     """
 

@@ -30,7 +30,7 @@ class Worker:
     """Base of workers.
 
     Args:
-        seed: of the sampler; None: a new seed each time.
+        seed: the sampler's seed; None: a new seed each time.
         max_episode_length: steps after which an episode is cut; may be infinite.
         worker_number: from 0; makes the seeds of several workers differ.
 
@@ -129,8 +129,9 @@ class DefaultWorker(Worker):
     Subclasses may override any method, and use the attributes that the methods fill:
 
     - `_prev_obs`: the observation that the next action is chosen from. `_eps_length`: steps of the present episode.
-    - `_observations` and `_env_steps`: one a step. `_agent_infos`: key -> one value a step.
-    - `_lengths`: one an episode. `_episode_infos`: key -> one value an episode.
+    - `_observations` and `_env_steps`: lists with one entry for each step. `_agent_infos`: key -> list of one value for
+      each step.
+    - `_lengths`: list of one number for each episode. `_episode_infos`: key -> list of one value for each episode.
 
     Args:
         seed, max_episode_length, worker_number: see `Worker`.

@@ -42,8 +42,8 @@ class WorkerFactory:
         max_episode_length: steps after which an episode is cut; may be infinite.
         is_tf_worker: refused: put the session into a worker class of your own.
         seed: see `Worker`.
-        n_workers: the number of workers; None: the cores that this process may use when the factory is made. With
-            None, a sampler may add workers if their number does not change the result (`docs/sampling.md`).
+        n_workers: the number of workers; None: the number of cores that this process may use when the factory is made.
+            With None, a sampler may add workers if their number does not change the result (`docs/sampling.md`).
         worker_class: called with seed, max_episode_length, worker_number and `worker_args`, all by keyword.
         worker_args: more arguments for the class.
 
@@ -90,7 +90,8 @@ class WorkerFactory:
     def check_first(self, agent: Any, env: Any) -> None:
         """Raise TypeError for an agent or environment that a worker cannot begin with, before a worker is made.
 
-        A worker class with its own `update_agent` or `update_env` may accept any object, so that one is not checked.
+        A worker class with its own `update_agent` or `update_env` may accept any object. So that argument is not
+        checked.
         """
         if _ours(self._worker_class, "update_agent"):
             if is_parameters(agent):

@@ -96,8 +96,9 @@ class Keeper:
 
     Args:
         env: the environment with its wrappers. It may be wrapped or changed later: its layers are looked up each time.
-        randomness: keep the generator of ALE's emulator; None: where it decides anything (sticky actions). False makes
-            what follows a state random, as sticky actions are to a planner that must not foresee them.
+        randomness: True: keep the generator of ALE's emulator. None: keep it if it decides anything (sticky actions).
+            False: do not keep it. Then the steps after a state are random, for a planner that must not foresee sticky
+            actions.
         global_rngs: keep `random`'s and NumPy's global generators too, for environments that draw from them (5 kB).
     """
 
@@ -115,7 +116,7 @@ class Keeper:
 
     @property
     def fixed(self) -> bool:
-        """True if no layer is kept by all its attributes: layers of other kinds never change what they wrap."""
+        """True if no layer is kept whole, with all its attributes. The other layers never change what they wrap."""
         self.look()
         return not self._whole
 

@@ -35,8 +35,8 @@ class Replayed(gym.Wrapper):
         """Reset the environment.
 
         Args:
-            seed: of this reset; it also seeds the later resets that come without a seed. None: one is drawn.
-            options: for the environment's own `reset`.
+            seed: seed of this reset; it also seeds the later resets that come without a seed. None: one is drawn.
+            options: options of the environment's own `reset`.
         """
         if seed is not None:
             self._seeds = np.random.default_rng(seed)

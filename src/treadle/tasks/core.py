@@ -35,8 +35,8 @@ class RLStepResult(NamedTuple):
     """The result of a step.
 
     Attributes:
-        observation: of the new state. In a vector, the step that ends a task holds the next task's first observation
-            (None: the sampler is exhausted).
+        observation: observation of the new state. In a vector, the step that ends a task holds the next task's first
+            observation (None: the sampler is exhausted).
         reward: a number, or a list with one number for each agent.
         done: True if the task is over.
         info: further information; None counts as empty.
@@ -48,7 +48,7 @@ class RLStepResult(NamedTuple):
     info: dict[str, Any] | None
 
     def clone(self, new_info: dict[str, Any]) -> RLStepResult:
-        """Return a copy with the fields replaced that `new_info` names; its other keys are ignored."""
+        """Return a copy in which `new_info` replaces the fields that it names; its other keys are ignored."""
         return self._replace(**{name: new_info[name] for name in self._fields if name in new_info})
 
     def merge(self, other: RLStepResult) -> RLStepResult:
@@ -127,7 +127,7 @@ class SensorSuite(Generic[EnvType]):
         return len(self.sensors)
 
     def get(self, uuid: str) -> Sensor[EnvType]:
-        """Return the sensor of that name. Raises KeyError."""
+        """Return the sensor of that name. Raises KeyError for an unknown name."""
         return self.sensors[uuid]
 
     def get_observations(self, env: EnvType, task: Task[EnvType] | None, **kwargs: Any) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Task(Generic[EnvType]):
 
     Args:
         env: the environment, in the task's first state.
-        sensors: of the agent's observations: a suite, or a sequence of sensors.
+        sensors: sensors of the agent's observations: a suite, or a sequence.
         task_info: the definition of the goal, and further information.
         max_steps: steps after which the task is over.
 
@@ -234,7 +234,7 @@ class Task(Generic[EnvType]):
         return None, False
 
     def metrics(self) -> dict[str, Any]:
-        """Return name -> value. A vector calls it when the task is done, and puts the result into the step's info."""
+        """Return the metrics, name -> value. A vector puts them into the info of the step that ends the task."""
         return {
             "ep_length": self.num_steps_taken(),
             "reward": self.cumulative_reward,
@@ -251,7 +251,7 @@ class Task(Generic[EnvType]):
         """Take one step. Override `_step` rather than this method.
 
         Args:
-            action: of the action space; with several agents, an object that the task accepts for all of them.
+            action: action of the action space; with several agents, an object that the task accepts for all of them.
 
         Returns:
             The result of `_step`, with `done` True if `is_done` is.

@@ -23,7 +23,7 @@ class GymObservation(Sensor[gym.Env]):
     """Returns the environment's own latest observation, or a part of it.
 
     Args:
-        space: of the environment, or of the part.
+        space: the observation space of the environment, or the space of the part.
         key: the key of the part in a Dict observation; None: the whole observation.
         uuid: the sensor's name.
     """
@@ -41,8 +41,8 @@ class GymTask(Task[gym.Env]):
 
     Args:
         env: the environment, just reset.
-        sensors: of the agent's observations. None: the environment's observations, with one sensor for each key of a
-            Dict space, or one sensor named "observation" for any other space.
+        sensors: sensors of the agent's observations. None: sensors of the environment's observations, with one sensor
+            for each key of a Dict space, or one sensor named "observation" for any other space.
         task_info: see `Task`.
         max_steps: steps after which the task is over, besides the environment's own limit; None: only that limit.
         observation, info: the values that the reset returned.
@@ -134,10 +134,10 @@ class GymTaskSampler(TaskSampler):
         env: an id, an EnvSpec or a callable that returns an environment; built at once.
         sensors: see `GymTask`; made once for all tasks. A callable gets the environment and returns the sensors.
         max_steps: see `GymTask`.
-        seeds: one task for each seed, in this order, reset with its seed; None: tasks without end.
-        seed: with tasks without end, the seed of the first reset; later resets continue its random state.
-        options: for every reset.
-        task_info: for every task; "seed" is added if the task has one.
+        seeds: seeds of the tasks' resets; there is one task for each, in this order. None: tasks without end.
+        seed: seed of the first reset, for tasks without end; later resets continue the environment's random state.
+        options: options of every reset.
+        task_info: information for every task; "seed" is added if the task has one.
         env_kwargs, wrappers: for building the environment, as for `VectorEnv`.
         mp_ctx: ignored; it allows the class to be the `make_sampler_fn` of a vector.
     """
@@ -206,7 +206,7 @@ class GymTaskSampler(TaskSampler):
         self._next, self._unused_seed, self._last = 0, self._seed, None
 
     def set_seed(self, seed: int) -> None:
-        """Reset the next task of a stream without end with this seed. A sampler with `seeds` ignores it."""
+        """Use this seed for the next task's reset, in a stream without end. A sampler with `seeds` ignores it."""
         self._seed = self._unused_seed = int(seed)
 
     def close(self) -> None:
@@ -273,10 +273,10 @@ class TaskEnv(gym.Env[Any, Any]):
         return task.get_observations(), {"task_info": task.task_info}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step the task. With several agents, the reward is the mean of their rewards, which info["rewards"] holds.
+        """Step the task. With several agents, the reward is the mean of their rewards, and info["rewards"] holds them.
 
-        terminated is the task's `reached_terminal_state`, truncated its `is_truncated`. A task's own info under
-        "rewards" or "__AFTER_TASK_METRICS__" is kept as "task_" + name.
+        terminated is the task's `reached_terminal_state`, truncated its `is_truncated`. A task that ends in neither way
+        counts as truncated. A task's own info under "rewards" or "__AFTER_TASK_METRICS__" is kept as "task_" + name.
         """
         task = self.task
         result = task.step(action)

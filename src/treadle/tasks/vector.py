@@ -148,8 +148,8 @@ class TaskVector(Closes):
         """Step every unpaused slot.
 
         Args:
-            actions: one for each slot, passed on unchanged. With auto_resample_when_done=False, None for a slot whose
-                task is done.
+            actions: one action for each unpaused slot, passed on unchanged. With auto_resample_when_done=False, None
+                for a slot whose task is done.
 
         Returns:
             One result a slot; see the class. The caller may keep observations. A slot that waits for the others returns

@@ -90,8 +90,8 @@ class SampledTasks(TaskVector):
     `.partial`. No worker dies of it.
 
     Attributes:
-        observation_space: of all tasks.
-        action_spaces: one a slot.
+        observation_space: the observation space, equal for all tasks.
+        action_spaces: list of one action space for each slot.
         metrics_out_queue: as given, or a queue of this process that keeps the latest 10,000 metrics.
         should_log, max_processes, read_timeout: as given.
     """
@@ -187,7 +187,7 @@ class SampledTasks(TaskVector):
         Args:
             mode: "rgb_array": one tiled image, see `treadle.tasks.vectors.tile`; "raw_rgb_list": a list of images;
                 "human": show the tiled image in a window and return None (needs OpenCV).
-            args, kwargs: for every task's `render`; `mode` is "rgb" unless `kwargs` has another.
+            args, kwargs: arguments of every task's `render`, besides its `mode`, which is "rgb".
 
         Raises:
             NotSupported (a NotImplementedError): any other mode.
@@ -205,7 +205,7 @@ class SampledTasks(TaskVector):
 
 
 def tile(images: Sequence[Any]) -> np.ndarray:
-    """Return one image of many, row by row from the top left; as many rows as columns, or one column fewer.
+    """Return one image of many, row by row from the top left. It has as many columns as rows, or one column fewer.
 
     Args:
         images: at least one, [height, width, channels]; [height, width] is grey and gets three channels. Images smaller
@@ -259,12 +259,12 @@ class VectorSampledTasks(SampledTasks):
         make_sampler_fn: makes one sampler. It is called in the worker with a dict of `sampler_fn_args`, and with
             `mp_ctx` if it has this argument. It travels by cloudpickle: lambdas and closures are fine.
         sampler_fn_args: one dict a sampler; the dicts are not changed.
-        positional: older scripts give more by position, in either of AllenAct's two orders.
+        positional: the arguments below by position, as older scripts give them, in either of AllenAct's two orders.
         callback_sensors: called when a task is done; see `SampledTasks`.
         auto_resample_when_done: True: a slot moves on when its task is done. False: it waits until the tasks of all
             unpaused slots are done, and takes None as its action until then.
         multiprocessing_start_method: "forkserver", "spawn" or "fork".
-        mp_ctx: a multiprocessing context instead, whose start method is used. Both at once are refused.
+        mp_ctx: a multiprocessing context that gives the start method instead. Both arguments at once are refused.
         metrics_out_queue: an object with `put_nowait`, which also gets the metrics. A full queue is left unchanged.
             None: a `queue.Queue` of this process, which keeps the latest 10,000.
         should_log: log to "treadle" each sampler's arguments (level INFO).
@@ -277,16 +277,16 @@ class VectorSampledTasks(SampledTasks):
             Samplers of a finite length are brought to the old ones' place. The first observation has
             info["restarted"]. `"drop"`: cut the tasks; the slots have no task any more (info["dropped"], observation
             None).
-        worker_options: a `treadle.WorkerOptions`. Its start method is refused, as it has its own arguments here.
-            start_timeout is at least five times `read_timeout`. With threads and in the caller, the time limit is only
-            measured.
+        worker_options: a `treadle.WorkerOptions`. Its `start_method` is refused: `multiprocessing_start_method` or
+            `mp_ctx` gives it. Its `start_timeout` counts as at least five times `read_timeout`. With threads and in the
+            caller, `read_timeout` ends no call, and only causes a warning.
         **unknown: refused; the error names the nearest argument.
 
     Raises:
         StartupFailed: a sampler could not be made, or has no first task (then it is a RuntimeError too). All workers
             are ended.
         NotSupported (a NotImplementedError): the samplers' observation spaces are not equal.
-        UsageError.
+        UsageError: an argument is unknown or invalid.
     """
 
     @arguments.in_either_order(arguments.OLDER, arguments.NEWER)

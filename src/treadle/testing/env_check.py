@@ -136,8 +136,8 @@ def check_env(
     Args:
         env: an id, "module:make_env", an EnvSpec, or a callable that returns an environment.
         steps: number of random steps; fewer if they take longer than `seconds`.
-        seed: of environments and actions.
-        seconds: limit of the random steps; other parts take as long, or a share of it.
+        seed: seed of environments and actions.
+        seconds: time limit of the random steps; other parts take as long, or a share of it.
         timeout: seconds after which a constructor, a step or a reset counts as hanging and is killed. Gymnasium's
             checker, and the check of states, get so many seconds in addition to their expected time.
         env_kwargs, wrappers: as for `treadle.collect`.

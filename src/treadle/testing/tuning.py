@@ -44,7 +44,7 @@ class Arrangement:
     Attributes:
         workers: number of workers; None: the caller steps all slots.
         inline: number of slots that the caller steps.
-        least: slots of a partial batch (`min` of `recv`); None: all slots are stepped together.
+        least: number of slots of a partial batch (`min` of `recv`); None: all slots are stepped together.
     """
 
     workers: int | None
@@ -82,10 +82,10 @@ class Tuning:
 
     @property
     def standings(self) -> dict[Arrangement, float]:
-        """Arrangement -> median over its rounds of its rate, as a share of the mean rate in the same round.
+        """Arrangement -> its standing: the median, over its rounds, of its rate divided by the round's mean rate.
 
-        The mean is of the arrangements that were tried in all rounds. So a machine that is slow for some rounds changes
-        no standing.
+        The mean is over the arrangements that were tried in all rounds. So a machine that is slow for some rounds
+        changes no standing.
         """
         most = max(map(len, self.rates.values()))
         means = [*map(fmean, zip(*(rates for rates in self.rates.values() if len(rates) == most), strict=True))]
@@ -93,7 +93,7 @@ class Tuning:
 
     @property
     def best(self) -> Arrangement:
-        """The simplest of the arrangements that are as fast as the fastest, within `LEVEL`."""
+        """The simplest of the arrangements whose standing is at most 2 % below the highest."""
         found = self.standings
         return next(each for each, share in found.items() if share >= (1 - LEVEL) * max(found.values()))
 
@@ -224,16 +224,17 @@ def tune(
 
     Args:
         env: as for `make_vec`.
-        policy: acts in the loop; see `treadle.collect`. None: random actions that are drawn beforehand.
+        policy: policy that acts in the loop; see `treadle.collect`. None: random actions that are drawn beforehand.
         num_envs: number of environments of the vector.
-        seed: of the environments and the policy.
-        seconds: of stepping, all arrangements together, without their start. Each is stepped in at least four rounds.
+        seed: seed of the environments and the policy.
+        seconds: seconds of stepping, in all arrangements together; their start is not counted. All are stepped in at
+            least four rounds, however long these take.
         env_kwargs: keyword arguments of the environment; None: none.
         progress: called with words for each part before it begins.
 
     Returns:
-        The rates and verdicts of all arrangements. `best` is the simplest one whose standing is at most 2 % below the
-        highest (see `Tuning.standings`). `code` is a line that makes its vector.
+        A `Tuning` with the rates and verdicts of all arrangements. `best` is the simplest one whose standing is at most
+        2 % below the highest (see `Tuning.standings`). `code` is a line that makes its vector.
 
     Raises:
         UsageError: `num_envs` is not a whole number above 0, `seconds` is not above 0, or `env` names no environment.

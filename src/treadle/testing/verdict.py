@@ -104,7 +104,7 @@ class Report:
 
 
 class CheckFailed(TreadleError, AssertionError):
-    """A check has found faults. `report`: its result."""
+    """A check has found faults. `report`: the check's `Report`."""
 
     report: Report
 

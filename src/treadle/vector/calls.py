@@ -24,8 +24,8 @@ Function = Callable[..., Any]  # of an environment and more arguments
 class SlotCalls(gym.vector.VectorEnv):
     """A Gymnasium vector whose environments are slots of a pool: what is asked of them besides stepping.
 
-    Every method raises ClosedVector and AlreadyPending, and WorkerError for what an environment raises (TaskRaised, of
-    the original's type as well).
+    Every method raises ClosedVector and AlreadyPending. If an environment raises, it raises a WorkerError: a TaskRaised
+    that is also of the original's type.
     """
 
     def __init__(self, core: Core) -> None:
@@ -34,10 +34,10 @@ class SlotCalls(gym.vector.VectorEnv):
 
     @one_at_a_time
     def call(self, name: str | Function, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """An attribute of every environment, looked up through its wrappers, called where it can be. Or, for `name`, a
-        function, which is called with the (wrapped) environment where that is.
+        """Return an attribute of every environment, looked up through its wrappers; a method is called. If `name` is a
+        function, it is called with the (wrapped) environment, in that environment's process.
 
-        Returns one result a slot; they must pickle. Raises UsageError for `reset`, `step` and `close`.
+        Returns one result a slot; results must pickle. Raises UsageError for `reset`, `step` and `close`.
         """
         self._turns.check_free("call_async")
         return tuple(self._lockstep.call(EnvOp.CALL, _callable(name), args, kwargs))
@@ -71,7 +71,7 @@ class SlotCalls(gym.vector.VectorEnv):
     def call_at(self, slots: Sequence[int], name: str | Function, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
     @one_at_a_time
     def call_at(self, slots: int | Sequence[int], name: str | Function, /, *args: Any, **kwargs: Any) -> Any:
-        """`call` in one slot, which returns its result, or in some, which returns a tuple in the order asked."""
+        """Do a `call` in one slot and return its result, or in some and return a tuple of results in their order."""
         chosen = chosen_slots(slots, self.num_envs)
         self._turns.check_free("call_async")
         results = self._lockstep.call(EnvOp.CALL, _callable(name), args, kwargs, slots=chosen)
@@ -96,7 +96,7 @@ class SlotCalls(gym.vector.VectorEnv):
         self._lockstep.call_each({slot: (EnvOp.SET_ATTR, (name, own), {}) for slot, own in zip(chosen, values)})
 
     def render(self) -> tuple[Any, ...]:
-        """One frame (or whatever the render mode says) a slot."""
+        """Return a tuple with one frame for each slot, or whatever the render mode gives."""
         return self.call("render")
 
     @contextmanager
@@ -115,8 +115,8 @@ class SlotCalls(gym.vector.VectorEnv):
 
     @one_at_a_time
     def get_states(self) -> tuple[SlotState, ...]:
-        """The complete state of every slot: its environment's, with wrappers and generators, and whether its episode
-        has just ended. They pickle, and any slot of a vector of the same environments takes them.
+        """Return the complete state of every slot: the state of its environment, wrappers and generators, and whether
+        its episode has just ended. States pickle, and any slot of a vector of the same environments takes them.
 
         Raises StateError (as TaskRaised) for an environment that cannot be captured.
         """

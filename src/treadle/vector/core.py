@@ -155,12 +155,12 @@ class VectorStats:
     """Attributes:
     steps: int64[n], transitions of each slot; rows that are resets are not counted.
     episodes: int64[n], episodes begun in each slot.
-    restarts: int64[n], how often each slot's worker was started anew.
-    busy: for each worker the share of `elapsed` that it was at work, by the worker's index. The caller's own share of
-        slots is not among them: the caller is busy with them whenever it steps.
+    restarts: int64[n], number of restarts of each slot's worker.
+    busy: worker's index -> share of `elapsed` that the worker was at work, 0 to 1. The caller is not among them: it is
+        busy with its own slots whenever it steps.
     elapsed: seconds since the vector was made.
-    verdict: what binds it, and what to change; see `docs/performance.md`.
-    chosen: what `workers="auto"` chose, and why; "": the user chose.
+    verdict: the bottleneck of the vector, and what to change; see `docs/performance.md`.
+    chosen: the choice of `workers="auto"`, and its reason; "": the user chose.
     """
 
     steps: np.ndarray

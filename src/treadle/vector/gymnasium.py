@@ -52,24 +52,25 @@ class VectorEnv(SlotCalls):
         envs: a sequence of callables that return an environment (or of ids, or EnvSpecs), or one of them and
             `num_envs`. They are built in their workers and nowhere else; callables travel by cloudpickle.
         num_envs: number of environments, when `envs` is a single one.
-        workers: number of workers, without the caller. "auto": one a core, with the caller's own share, for
-            environments that compute. One a slot for environments that wait (for a socket, or for a simulator in its
-            own process). None where workers would slow the caller down, which then steps all slots. Measurements
-            decide, see `treadle.vector.shares`; the `treadle` logger names them (INFO). Threads are always one a slot.
+        workers: number of workers, the caller not counted. None: one a core, at most one a slot. With "auto" it is one
+            a core for environments that compute, the caller's own share included. For environments that wait (for a
+            socket, or for a simulator in its own process) it is one a slot, up to 128 processes. If workers would slow
+            the caller down, "auto" starts no workers, and the caller steps all slots. Measurements decide, see
+            `treadle.vector.shares`; the `treadle` logger names them (INFO). With threads "auto" is always one a slot.
         inline: number of slots (the first ones) that the caller steps while its workers step theirs. With "auto" it is
-            an equal share, where the workers are processes and leave the caller a core. Then it is none with
-            `step_timeout` or `on_failure`, and where the environments wait. An environment that crashes or hangs there
-            takes the caller with it.
+            an equal share if the workers are processes and leave the caller a core. But it is 0 with `step_timeout`,
+            `on_failure` or `recycle_after`, and if the environments wait. An environment that crashes or hangs in one
+            of these slots takes the caller with it.
         autoreset_mode: Gymnasium's AutoresetMode or its value. None: NEXT_STEP; SAME_STEP with infos="legacy".
         infos: "gymnasium" or "legacy"; see `treadle.vector.infos`. "legacy" goes with SAME_STEP only.
         observation_mode: "same", "different" or (batched space, single space), as in Gymnasium.
         env_kwargs, wrappers: for building every environment: keyword arguments, and wrappers to apply in order.
         step_timeout: seconds for one request of a worker, after which it counts as dead; None: no limit.
-        on_failure: about a worker that dies or misses `step_timeout`; None: "raise". With "restart" its slots' episodes
-            are cut, and new ones begin in fresh environments. With "drop" the episodes are cut, and the slots are out
-            of use. The row of a cut episode is truncated and not `valid`, and its info has "aborted". The info of a
-            fresh environment's first observation has "restarted"; the info of a dropped slot has "dropped". Other slots
-            are unaffected.
+        on_failure: what happens when a worker dies or misses `step_timeout`. With "raise" (also None) an error is
+            raised. With "restart" its slots' episodes are cut, and new ones begin in fresh environments. With "drop"
+            the episodes are cut, and the slots are out of use. The row of a cut episode is truncated and not `valid`,
+            and its info has "aborted". The info of a fresh environment's first observation has "restarted"; the info of
+            a dropped slot has "dropped". Other slots are unaffected.
         worker_options: a `treadle.WorkerOptions`: how workers are run.
         **unknown: refused; the error names the nearest keyword.
 
@@ -190,10 +191,11 @@ class VectorEnv(SlotCalls):
             truncations bool[n], infos.
 
         Raises:
-            BadAction: they do not fit; nothing was sent.
-            WorkerError: an environment raised (TaskRaised, and of the original's type), a worker died or was late.
-                `partial` has what the other slots returned, in the same five parts.
-            UsageError: as its subclasses say; or slots must be reset first, after an error.
+            BadAction: the actions do not fit; nothing was sent.
+            WorkerError: an environment raised (a TaskRaised that is also of the original's type), or a worker died or
+                was late. `partial` has what the other slots returned, in the same five parts.
+            UsageError: the vector is closed (ClosedVector), a call is pending (AlreadyPending), or slots must be reset
+                first, after an error.
         """
         return self._step(actions)
 
@@ -228,9 +230,9 @@ class VectorEnv(SlotCalls):
         """Reset all slots, or those that options["reset_mask"] (bool[n]) chooses; the others keep their observation.
 
         Args:
-            seed: slot i gets seed + i; or one for each slot.
-            options: a dict goes to every environment. A sequence has a dict or None for each; a slot's autoresets use
-                it too, until the next reset with other options. No dict is changed.
+            seed: an int, of which slot i gets seed + i; or a sequence with an int or None for each slot. None: no seed.
+            options: a dict for every environment, or a sequence with a dict or None for each. A slot's autoresets use
+                its dict, too, until the next reset with other options. No dict is changed.
 
         Returns:
             observations and infos.
@@ -247,7 +249,7 @@ class VectorEnv(SlotCalls):
 
     @one_at_a_time
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """The result of `reset_async`; as `step_wait`."""
+        """Return the result of `reset_async`. `timeout` and errors are as for `step_wait`."""
         with self._core.measured.reset():
             return _reset_parts(self._five(self._turns.wait, AsyncState.WAITING_RESET, timeout))
 
@@ -258,8 +260,9 @@ class VectorEnv(SlotCalls):
         """Reset one slot or some. Returns what `reset` with a mask returns: whole batches.
 
         Args:
-            slots: which.
-            seed: for one slot; or for each of `slots`; an int for several is the first one's, the next gets seed + 1.
+            slots: numbers of the slots to reset, distinct.
+            seed: an int, which the first of `slots` gets; the next one gets seed + 1, and so on. Or a sequence with an
+                int or None for each of `slots`. None: no seed.
             options: a dict for all of them, or a dict or None for each, kept for autoresets as in `reset`.
         """
         self._turns.check_free("reset_async")
@@ -287,14 +290,15 @@ class VectorEnv(SlotCalls):
         infos of these resets are not kept.
 
         Args:
-            policy: called with a batch of observations (as `step` returns it), returns a batch of actions. The arrays
-                it sees are the rollout's own: it must not write to them. None: random actions (of `action_space`,
-                whose seed decides).
+            policy: a function that takes a batch of observations (as `step` returns it) and returns a batch of actions.
+                The arrays that it sees are the rollout's own: it must not write to them. None: random actions, sampled
+                from `action_space` with that space's seed.
             steps: number of steps, T.
 
         Raises:
-            As `step`, and as the policy: the steps so far are lost, and the vector goes on from there. ArenaError: its
-            memory cannot be had. UsageError: `steps` is below 1, or this vector has been used for partial batches.
+            What `step` and the policy raise; the steps so far are lost, and the vector goes on from there. ArenaError:
+            the rollout's memory cannot be allocated. UsageError: `steps` is below 1, or this vector has been used for
+            partial batches.
         """
         self._turns.check_free("rollout")
         check_whole(none=False, steps=steps)
@@ -335,7 +339,7 @@ class VectorEnv(SlotCalls):
         """Return the rows of the slots that are ready first, in order of arrival.
 
         Args:
-            min: number of rows to wait for (None: `batch_size`); fewer come when fewer are out.
+            min: number of rows to wait for (None: `batch_size`); fewer are returned if fewer slots have a request.
             max: largest number of rows (None: `min`).
             timeout: seconds for the whole call; None: no limit.
 
@@ -381,7 +385,7 @@ class VectorEnv(SlotCalls):
 
     @property
     def valid(self) -> np.ndarray:
-        """bool[n]: which rows of the last batch are transitions. False after a reset, NEXT_STEP's own included."""
+        """bool[n]: True for rows of the last batch that are transitions; False for resets, also NEXT_STEP's own."""
         self._turns.check_open()
         if not self._core.counts.begun:
             return np.zeros(self.num_envs, np.bool_)

@@ -38,12 +38,12 @@ def make_vec(env: EnvLike, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
             EnvSpec, or a callable that returns an environment.
         num_envs: number of environments.
         **kwargs: the options of `VectorEnv` by name (workers="auto", inline="auto", autoreset_mode=None,
-            infos="gymnasium", wrappers=(), step_timeout=None, worker_options=None, ...). Others go to the
-            environment's constructor. An argument of the constructor with an option's name, or nearly one, needs
-            env_kwargs={...}. A nearly equal name is not refused if a callable `env` names it.
+            infos="gymnasium", wrappers=(), step_timeout=None, worker_options=None, ...). Other names go to the
+            environment's constructor. If the constructor has an argument with an option's name, or with a similar
+            name, pass it in env_kwargs={...}. A similar name is accepted if a callable `env` has it as an argument.
 
-    Raises: what `VectorEnv` raises. UsageError: an argument has nearly an option's name, or the name of a field of
-        `worker_options` or of an option of an earlier version. Nothing was started.
+    Raises: what `VectorEnv` raises. UsageError: a name is similar to an option's. Or it is the name of a field of
+        `worker_options`, or of an option of an earlier version. Nothing was started.
     """
     return vector_of("make_vec", env, num_envs, **kwargs)
 
@@ -63,7 +63,7 @@ def vector_of(face: str, env: EnvLike, num_envs: int, /, **kwargs: Any) -> Vecto
 
 
 def vector_entry_point(env: EnvLike) -> Callable[..., VectorEnv]:
-    """For `gymnasium.register(..., vector_entry_point=...)` and `EnvSpec.vector_entry_point`.
+    """Return an entry point for `gymnasium.register(..., vector_entry_point=...)` and `EnvSpec.vector_entry_point`.
 
     `gymnasium.make_vec` calls an entry point without the id, so it must be made for one environment:
 
@@ -147,13 +147,15 @@ class AsyncVectorEnv(VectorEnv):
         daemon: accepted. Workers may always have children, and never outlive the caller.
         worker: must be None: Treadle has no pipe for a worker function of your own.
         observation_mode, autoreset_mode: as in Gymnasium.
-        max_concurrency: at most so many environments at work at once: the number of workers.
-        workers: number of workers, where `max_concurrency` is None. "auto": one a core for environments that compute,
-            one a slot for those that wait; see `VectorEnv`.
+        max_concurrency: largest number of environments at work at once, which is the number of workers; None: `workers`
+            decides.
+        workers: number of workers if `max_concurrency` is None. "auto": one a core for environments that compute, one a
+            slot for those that wait; see `VectorEnv`.
         worker_options, **options: see `VectorEnv`; the start method is the `context`.
 
     Raises:
-        UsageError (a ValueError): for `worker`, `context`, a wrong `max_concurrency`; and as `VectorEnv`.
+        UsageError (a ValueError): `worker` is not None, or `context`, `max_concurrency` or `shared_memory` is wrong.
+            Other errors are those of `VectorEnv`.
     """
 
     def __init__(

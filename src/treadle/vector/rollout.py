@@ -41,19 +41,21 @@ class Rollout:
         observations: tree of [T, n, ...]: the policy's observations at step t. A leaf without a fixed shape is a list
             of T tuples of n values.
         actions: tree of [T, n, ...]: the actions as the environments got them, in the action space's dtypes. A dtype
-            that cannot hold the policy's number is wider (float64 for a float32 Box). Where a part of an action has no
-            fixed shape, a list of the T batches of the policy.
+            that cannot hold the policy's number is wider (float64 for a float32 Box). If a part of an action has no
+            fixed shape, this is a list of the policy's T batches.
         rewards: float64[T, n].
         terminated, truncated: bool[T, n].
-        valid: bool[T, n]: False on rows that are not transitions, as resets in NEXT_STEP mode.
+        valid: bool[T, n]: False on rows that are not transitions, such as resets in NEXT_STEP mode.
         episode_ids: int64[T, n]: number of the slot's episode that the row belongs to, from 0; it goes on from one
             rollout to the next. A row that is a reset belongs to the episode that it begins.
         infos: T entries, each as `step` returns it; empty without infos.
-        bootstrap: tree of [n, ...]: the observation after the last step: `following[-1]`. Where that step has ended an
-            episode, bootstrap from `next_obs[-1]` if at all.
-        following: tree of [T, n, ...]: the next observations: `observations`, one step on, in the same memory.
-        terminal_observations: (t, slot) -> the last observation of the episode that ended there. It is here where the
-            row of the next step shows another observation (SAME_STEP mode, and DISABLED), else in `next_obs`.
+        bootstrap: tree of [n, ...]: the observation after the last step: `following[-1]`. If that step has ended an
+            episode, bootstrap only from `next_obs[-1]`, or not at all.
+        following: tree of [T, n, ...]: the observations of the next step: `observations` shifted by one step, in the
+            same memory.
+        terminal_observations: (t, slot) -> the last observation of the episode that ended there. It has only episodes
+            after which the row of the next step shows another observation (SAME_STEP and DISABLED mode). `next_obs`
+            has the last observations of all episodes.
     """
 
     observations: Any
@@ -76,7 +78,8 @@ class Rollout:
     def next_obs(self) -> Any:
         """Tree of [T, n, ...]: the observation after each action, in every autoreset mode.
 
-        Without terminal observations to put in it is `following`; else a copy, which the first use makes.
+        Without `terminal_observations` this is `following` itself. Otherwise it is a copy with them put in,
+        made at the first use.
         """
         if not self.terminal_observations:
             return self.following

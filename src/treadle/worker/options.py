@@ -23,32 +23,37 @@ EXAMPLE = "WorkerOptions(start_timeout=300)"
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """How workers are run. Every face takes it as `worker_options`, beside `workers`, `step_timeout` and `on_failure`.
+    """How workers are run.
+
+    Every interface that starts workers takes it as `worker_options`, beside `workers`, `step_timeout` and `on_failure`.
 
     Attributes:
         backend: "process", "thread" or "serial" (everything in the caller), or a registered name. None: "process"; on
-            other systems than Linux see README. A sampler's class decides it.
-        start_method: of processes: "forkserver" (default on Linux), "spawn" or "fork".
-        preload: modules that the fork server imports once for all workers. None: the installed packages that the
-            factories, and what they hold, come from or refer to, and those given to multiprocessing's
-            `set_forkserver_preload`. (): none of users'. See `treadle.worker.modules`.
-        start_timeout: seconds for all workers together to build their slots (and for a restarted one).
-        max_restarts: per worker in ten minutes; None: unlimited, unless ten in a row bring no answer. With "auto" it is
-            None where whole episodes are played, which are made again, else 3.
-        worker_output: with "prefix" stderr of worker processes goes through the caller, "[slot 3]" before each line, a
-            warning of several workers once (see docs/faults.md). With "keep" it is shown only in errors, as is their
-            stdout.
+            other systems than Linux see README. For samplers it is refused, since their class decides.
+        start_method: start method of worker processes: "forkserver", "spawn" or "fork". None: the default, which is
+            "forkserver" on Linux.
+        preload: names of modules that the fork server imports once for all workers. None: installed packages that the
+            environment factories (and objects in them) come from or refer to. Also the modules given to
+            multiprocessing's `set_forkserver_preload`. (): no modules of users. See `treadle.worker.modules`.
+        start_timeout: seconds for all workers together to build their slots, and for each restarted worker.
+        max_restarts: largest number of restarts of each worker in ten minutes. None: unlimited, unless a worker dies
+            ten times in a row without an answer. With "auto" it is None where whole episodes are played, since these
+            are made again; else 3.
+        worker_output: "prefix": stderr of worker processes goes through the caller, with "[slot 3]" before each line. A
+            warning that several workers give is shown once (see docs/faults.md). "keep": their stderr and stdout are
+            shown only in errors.
         worker_environ: environment variables of worker processes beside the caller's, or a function of the worker's
             index that returns them. For example {"CUDA_VISIBLE_DEVICES": "", "MUJOCO_GL": "osmesa"}; the value None
             removes a variable. They are set before any of the users' modules is imported, so nothing is preloaded.
-            Libraries have one thread in workers unless the variables `THREADS` say more, here or in the caller.
-        recorder: True: each failure comes with a repro, which `treadle.replay` plays again. "full": with a check sum of
-            every observation, where faces can. False: nothing is recorded.
-        recycle_after: when a worker process is replaced, between two episodes and with nothing lost. A whole number:
-            after so many episodes, for simulators that wear out. A text such as "2GB" or "500 MiB": once it has more
-            private memory (without the pool's shared memory), on Linux. The log has a line, and no restart is counted.
-            A tuple of both, such as (500, "2GB"): whichever comes first. `docs/faults.md` describes where an episode
-            ends, and how much of this vectors can do. None: never.
+            Libraries have one thread in workers unless a variable such as OMP_NUM_THREADS, here or in the caller, says
+            otherwise.
+        recorder: True: each failure comes with a repro, which `treadle.replay` plays again. With "full" the repro also
+            has a check sum of every observation, where the interface supports that. False: nothing is recorded.
+        recycle_after: limit at which a worker process is replaced, between two episodes and with nothing lost. A whole
+            number: episodes of one process, for simulators that wear out. A text such as "2GB" or "500 MiB": private
+            memory of one process (without the pool's shared memory), on Linux. A tuple of both, such as (500, "2GB"):
+            whichever is reached first. The log has a line, and no restart is counted. `docs/faults.md` says when each
+            interface replaces a worker. None: never.
 
     Raises:
         UsageError: a field makes no sense.
