@@ -173,10 +173,11 @@ class DmVector(dm_env.Environment):
     Args:
         env: as for `treadle.make_vec`: an id, a function that returns a Gymnasium environment, or `from_dm_env(...)`.
         num_envs: number of environments.
-        **options: as for `treadle.make_vec`, but without on_failure="drop", and with no `autoreset_mode` but NEXT_STEP.
+        **options: as for `treadle.make_vec`. `on_failure` is not "drop", and `autoreset_mode` is not given, or is the
+            text "NextStep".
 
     Raises:
-        UsageError: one of these two options, or a space without a fixed shape.
+        UsageError: another value of one of these two options, or a space without a fixed shape.
         The errors of `treadle.make_vec`.
     """
 

@@ -23,7 +23,8 @@ class Where:
         slot: number of the environment's slot in the pool, 0-based.
         worker: the worker that ran the slot; None for the caller's own slots.
         pid: the worker's process id.
-        phase: init | reset | step | call | state | stream | policy | write | close; for samplers also update | rollout.
+        phase: init | reset | step | call | state | stream | policy | write | unpickle | close; for samplers also
+            update | rollout.
         step: number of steps in the slot's current episode, the failing one included.
         episode: number of the episode, 0-based. In vectors it is counted for the slot. In collections, and in sampling
             by index, it is the index in the run. In other sampling it is counted for the worker; with several

@@ -124,8 +124,8 @@ class VectorEnv(BaseVectorEnv):
             They are those of `id`, in this order, or (`is_async`) those of the environments that finished first.
 
         Raises:
-            UsageError: an environment of `id` is stepping or does not exist, the number of actions is wrong, or
-                None waits for no step.
+            UsageError: an environment of `id` is stepping or does not exist, or the number of actions is wrong. Or
+                `action` is None and no step is under way.
             BadAction, WorkerError: see `treadle.VectorEnv.recv`. With `is_async`, if an environment raises, later calls
                 return the others' results of that step; else they are dropped.
         """

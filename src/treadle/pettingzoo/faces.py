@@ -73,7 +73,8 @@ class AgentsFace:
     def alive(self) -> np.ndarray:
         """bool[n, agents] after the last batch: True for agents that act next.
 
-        In turn games, that is one agent in each environment. Raises UsageError before the first batch.
+        In turn games, that is one agent in each environment, and none after the end of its episode. Raises UsageError
+        before the first batch.
         """
         return self._outcome.alive
 

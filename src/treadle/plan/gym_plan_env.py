@@ -117,7 +117,10 @@ class GymPlanEnv(PlanEnv):
         return EnvRecipe(self._env, kwargs, registrations=None).build()
 
     def apply_wrappers(self, wrappers: Iterable[Any]) -> None:
-        """Wrap the environment by each of `wrappers`, in order: a callable, or (callable, arguments)."""
+        """Wrap the environment by each of `wrappers`, in order: a callable, or (callable, arguments).
+
+        Arguments are a dict of keyword arguments, a list or tuple of positional ones, or a single one.
+        """
         for item in wrappers:
             wrapper, arguments = item if isinstance(item, tuple) else (item, {})
             if isinstance(arguments, dict):

@@ -48,12 +48,12 @@ def collect_dataset(
         env, policy, run: which episodes, and how workers are run: see `treadle.sample.run.Run`. Give one of `episodes`
             and `steps`, or keep="return>=200" and kept=N: the first N episodes that qualify. With on_error="skip" the
             summary's `skipped` lists the episodes that failed. Stored episodes are numbered without gaps, and each has
-            its index in the run as `episode_index`. Two runs that leave out the same episodes have the same bytes. The
-            nodes of a cluster encode episodes, and the caller writes the bytes.
+            its index in the run as `episode_index`. Two runs with the same arguments that leave out the same
+            episodes have the same bytes. The nodes of a cluster encode episodes, and the caller writes the bytes.
         out: the directory, which holds one run. For loading, set `MINARI_DATASETS_PATH` to it.
         name: name of the dataset: Minari loads "reach-weak-v1" as "treadle/reach-weak-v1". A name without a version
-            gets "-v0". None: the names of the environment and the policy. If the environment is given by file or
-            module, that name comes first. A resumed run keeps its name.
+            gets "-v0". None: the names of the environment and the policy, and "-v0". If the environment is given as
+            "file.py:make" or "module:make", the name of the file or module comes first. A resumed run keeps its name.
         resume: how an earlier run in `out` is treated. False: it stays, and this call is an error. True: the run
             continues, with the same arguments or more `episodes` or `steps`. Its finished episodes are kept, and it
             ends with the same bytes as an undisturbed run. If `out` holds no run, one begins. If the run is complete,

@@ -50,9 +50,10 @@ class Summary:
         raw_bytes: size of the arrays before compression, in bytes.
         disk_bytes: size of the dataset on disk, in bytes.
         time_shares: share of the busy time by activity: "step", "policy", "encode", "merge"; 0 to 1, and 1 together.
-            The policy's share is estimated from some of its calls. Empty for a run that was stopped.
+            The policy's share is estimated from some of its calls. Empty for a run that was stopped, and from
+            `merge_shards`.
         worker_shares: share of the wall time that each worker was busy, 0 to 1, by worker. Empty for a run that was
-            stopped.
+            stopped, and from `merge_shards`.
         restarts: number of workers that were replaced.
         added: number of workers that were added during the run because environments waited (`workers="auto"`).
         speculative: number of episodes that were begun and not kept.
@@ -68,8 +69,9 @@ class Summary:
         verified: the indices of the "episodes" that were made again and compared, and of the "unequal" ones; empty
             without any.
         checks: digests of the other files that `merge_shards` reads, by file (`treadle.record.merge.checks`).
-        missing: an entry for each missing shard, if the run was put together without all of its shards. It has "shard",
-            "episodes" (number of the shard's missing episodes) and "cause". Then `hash` ends with "-incomplete".
+        missing: an entry for each missing or unfinished shard, if the run was put together without some episodes. It
+            has "shard", "episodes" (number of the shard's missing episodes) and "cause". Then `hash` ends with
+            "-incomplete".
         unfit: number of episodes that were tried and not kept, by reason; they are not stored.
         remarks: remarks on an evaluation: each has a "text" and its "episodes".
         recoverable: True if the dataset's `recover_environment()` makes the environment. A user's own environment has

@@ -67,7 +67,7 @@ def film(
     Args:
         source: the directory of a run, complete or not; or another source of `treadle.replay`.
         best, worst: numbers of episodes of a directory with the largest and with the smallest returns to film.
-        failed: number of failed episodes (raised, or not a success) to film, the first ones by index.
+        failed: number of failed episodes (not played to the end, or not a success) to film, the first ones by index.
         episodes: indices of further episodes. Without `best`, `worst`, `failed` and `episodes` the latest failure is
             filmed.
         out: folder for the films; None: `films` in the directory, or beside the file.

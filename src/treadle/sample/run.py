@@ -109,8 +109,8 @@ class Run:
         keep: rule by which a dataset's episodes are stored, see `treadle.sample.keeping.Keep`. Other episodes are only
             counted. None: all are stored.
         kept: number of episodes to store with `keep`: the first ones, by index, that satisfy the rule. At most
-            `episodes` are tried. Without `episodes` at most 100 * kept are tried, or 1,000 if that is more; with too
-            few stored then, the run fails.
+            `episodes` are tried; the run fails if none of them is stored. Without `episodes` at most 100 * kept are
+            tried, or 1,000 if that is more; with too few stored then, the run fails.
         step_timeout: seconds for a step, a reset or an action of the policy. A worker process that takes longer is
             killed, and another makes its episode again. None: no limit.
         on_failure: what happens when a worker dies. With "restart" it is replaced, without limit or as often as

@@ -41,7 +41,7 @@ def rollout(
     Raises:
         BadObservation: an observation does not fit the environment's space.
         UsageError: `env` has no `reset` or `step`, or `max_episode_length` is below 1.
-        TypeError: `agent` is neither an agent nor a callable.
+        TypeError: `agent` is neither an agent nor a callable, or is a class.
     """
     env, agent = as_environment(env), as_agent(agent)
     if not is_environment(env):

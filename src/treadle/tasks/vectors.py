@@ -278,8 +278,8 @@ class VectorSampledTasks(SampledTasks):
             info["restarted"]. `"drop"`: cut the tasks; the slots have no task any more (info["dropped"], observation
             None).
         worker_options: a `treadle.WorkerOptions`. Its `start_method` is refused: `multiprocessing_start_method` or
-            `mp_ctx` gives it. Its `start_timeout` counts as at least five times `read_timeout`. With threads and in the
-            caller, `read_timeout` ends no call, and only causes a warning.
+            `mp_ctx` gives it. Its `start_timeout` counts as at least five times `read_timeout`. In the caller, and
+            with threads under on_failure="raise", `read_timeout` ends no call, and only causes a warning.
         **unknown: refused; the error names the nearest argument.
 
     Raises:

@@ -71,7 +71,7 @@ class SlotCalls(gym.vector.VectorEnv):
     def call_at(self, slots: Sequence[int], name: str | Function, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
     @one_at_a_time
     def call_at(self, slots: int | Sequence[int], name: str | Function, /, *args: Any, **kwargs: Any) -> Any:
-        """Do a `call` in one slot and return its result, or in some and return a tuple of results in their order."""
+        """Do a `call` in one slot and return its result, or in some and return a tuple in the order of `slots`."""
         chosen = chosen_slots(slots, self.num_envs)
         self._turns.check_free("call_async")
         results = self._lockstep.call(EnvOp.CALL, _callable(name), args, kwargs, slots=chosen)

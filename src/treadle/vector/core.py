@@ -160,7 +160,7 @@ class VectorStats:
         busy with its own slots whenever it steps.
     elapsed: seconds since the vector was made.
     verdict: the bottleneck of the vector, and what to change; see `docs/performance.md`.
-    chosen: the choice of `workers="auto"`, and its reason; "": the user chose.
+    chosen: the choice of `workers="auto"`, and its reason; "": the user chose, or it measured nothing.
     """
 
     steps: np.ndarray

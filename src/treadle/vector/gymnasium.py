@@ -231,8 +231,8 @@ class VectorEnv(SlotCalls):
 
         Args:
             seed: an int, of which slot i gets seed + i; or a sequence with an int or None for each slot. None: no seed.
-            options: a dict for every environment, or a sequence with a dict or None for each. A slot's autoresets use
-                its dict, too, until the next reset with other options. No dict is changed.
+            options: a dict for every environment, which serves this reset only. Or a sequence with a dict or None for
+                each: a slot's autoresets use its dict, too, until its next reset by the caller. No dict is changed.
 
         Returns:
             observations and infos.
@@ -263,7 +263,8 @@ class VectorEnv(SlotCalls):
             slots: numbers of the slots to reset, distinct.
             seed: an int, which the first of `slots` gets; the next one gets seed + 1, and so on. Or a sequence with an
                 int or None for each of `slots`. None: no seed.
-            options: a dict for all of them, or a dict or None for each, kept for autoresets as in `reset`.
+            options: a dict for all of them, or a sequence with a dict or None for each. The sequence's dicts are kept
+                for autoresets as in `reset`.
         """
         self._turns.check_free("reset_async")
         return self._reset(orders_of_some(chosen_slots(slots, self.num_envs), seed, options))

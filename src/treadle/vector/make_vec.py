@@ -43,7 +43,8 @@ def make_vec(env: EnvLike, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
             name, pass it in env_kwargs={...}. A similar name is accepted if a callable `env` has it as an argument.
 
     Raises: what `VectorEnv` raises. UsageError: a name is similar to an option's. Or it is the name of a field of
-        `worker_options`, or of an option of an earlier version. Nothing was started.
+        `worker_options`, or of an option of an earlier version. None of these is refused if a callable `env` has an
+        argument of that name. Nothing was started.
     """
     return vector_of("make_vec", env, num_envs, **kwargs)
 

@@ -36,9 +36,9 @@ class WorkerOptions:
             environment factories (and objects in them) come from or refer to. Also the modules given to
             multiprocessing's `set_forkserver_preload`. (): no modules of users. See `treadle.worker.modules`.
         start_timeout: seconds for all workers together to build their slots, and for each restarted worker.
-        max_restarts: largest number of restarts of each worker in ten minutes. None: unlimited, unless a worker dies
-            ten times in a row without an answer. With "auto" it is None where whole episodes are played, since these
-            are made again; else 3.
+        max_restarts: largest number of restarts of each worker in ten minutes. None: unlimited, unless ten restarts in
+            a row bring no answer. With "auto" it is None for `collect`, `collect_dataset` and `evaluate`, which make
+            lost episodes again; else 3.
         worker_output: "prefix": stderr of worker processes goes through the caller, with "[slot 3]" before each line. A
             warning that several workers give is shown once (see docs/faults.md). "keep": their stderr and stdout are
             shown only in errors.
