@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.sample.nodes import FedSchedule
-from treadle.sample.schedule import Schedule
+from treadle.sample.schedule import ByIndex, Schedule
 
 LENGTHS = st.lists(st.integers(1, 50), min_size=60, max_size=60)
 
@@ -179,3 +179,9 @@ def test_a_share_before_and_after_anybody_knows_how_long_an_episode_is() -> None
     schedule.finish(index, 10)
     assert schedule.share(4) == (4, 4)
     assert schedule.share(4, 8, 1) == (19, 19)
+
+
+def test_a_shard_has_no_more_workers_than_episodes_of_its_own() -> None:
+    assert ByIndex(Schedule(8, shard=(0, 8)), 0).bounded(4) == 1
+    assert ByIndex(Schedule(10, have={1: 5}, shard=(1, 4)), 0).bounded(4) == 2
+    assert ByIndex(Schedule(10), 0).bounded(4) == 4

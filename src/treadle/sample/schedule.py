@@ -249,7 +249,7 @@ class ByIndex:
         schedule = self.schedule
         if schedule.end is None:
             return count
-        return max(1, min(count, schedule.end - schedule.finished - len(schedule.skipped)))
+        return max(1, min(count, schedule.end - schedule.elsewhere - schedule.finished - len(schedule.skipped)))
 
     @property
     def unmade(self) -> float:
