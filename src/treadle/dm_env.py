@@ -178,7 +178,7 @@ class DmVector(dm_env.Environment):
 
     Raises:
         UsageError: another value of one of these two options, or a space without a fixed shape.
-        The errors of `treadle.make_vec`.
+        TreadleError: the errors of `treadle.make_vec`.
     """
 
     def __init__(self, env: Any, num_envs: int = 1, **options: Any) -> None:

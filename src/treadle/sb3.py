@@ -64,7 +64,7 @@ class VecEnv(vec_env.VecEnv):
         UsageError (a ValueError): options that SB3's interface does not allow, two environments that are one object,
             or environments with different render modes.
         NotImplementedError: nested observation spaces, as in SB3.
-        The errors of `VectorEnv`. All workers are ended.
+        TreadleError: the errors of `VectorEnv`. All workers are ended.
 
     Attributes:
         vector: the `treadle.VectorEnv` that does the work.

@@ -49,7 +49,7 @@ class VectorEnv(BaseVectorEnv):
 
     Raises:
         UsageError (a ValueError): options that Tianshou's interface does not allow, a wrong `wait_num` or `timeout`.
-        The errors of `treadle.VectorEnv`. All workers are ended.
+        TreadleError: the errors of `treadle.VectorEnv`. All workers are ended.
 
     Attributes:
         vector: the `treadle.VectorEnv` that does the work.

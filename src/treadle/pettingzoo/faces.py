@@ -323,7 +323,7 @@ def make_vec(
         UsageError: `env` cannot be called, `form` is unknown, agents have different spaces in rows, or `infos` is not
             "gymnasium".
         StartupFailed: an environment of the other kind than `turns` says, or without `possible_agents`.
-        The errors of `treadle.make_vec`.
+        TreadleError: the errors of `treadle.make_vec`.
     """
     if form not in FORMS:
         raise UsageError(f'form is "grouped" or "rows", got {form!r}')

@@ -123,7 +123,8 @@ class VectorizedEnv(PlanEnv):
             TaskRaised (of the original's type as well): an environment raised. The error names the item, also in
                 `item`, and the slot. The workers go on, and all other answers have been read.
             WorkerDied, WorkerTimeout: a worker died or was late at the item `where.item`.
-            BrokenPool; ClosedPool after `close`.
+            BrokenPool: a worker died earlier with on_failure="raise".
+            ClosedPool: the environment was closed.
         """
         if self._plan_env is None:
             items_of(actions, states, dt, return_state, repeat)  # check the arguments before anything is started

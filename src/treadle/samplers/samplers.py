@@ -156,7 +156,7 @@ class RaySampler(PoolSampler):
         MissingExtra: Ray is not installed.
         UsageError: the address does not answer, or a node has other versions of Python, Treadle or the workers'
             packages.
-        The errors of `MultiprocessingSampler`.
+        TreadleError: the errors of `MultiprocessingSampler`.
     """
 
     default_on_failure = "drop"

@@ -238,7 +238,7 @@ def tune(
 
     Raises:
         UsageError: `num_envs` is not a whole number above 0, `seconds` is not above 0, or `env` names no environment.
-        The errors of `VectorEnv`, and those of the policy.
+        TreadleError: the errors of `VectorEnv`. The policy's own errors come as they are.
     """
     check_whole(none=False, num_envs=num_envs)
     check_seconds("seconds", seconds)

@@ -75,7 +75,8 @@ class VectorEnv(SlotCalls):
         **unknown: refused; the error names the nearest keyword.
 
     Raises:
-        SpacesDiffer (a RuntimeError and a TypeError too), StartupFailed, UsageError, ArenaError; nothing is left.
+        SpacesDiffer (a RuntimeError and a TypeError too), StartupFailed, UsageError, ArenaError: the vector cannot be
+            made, and nothing is left.
     """
 
     def __init__(
@@ -297,9 +298,10 @@ class VectorEnv(SlotCalls):
             steps: number of steps, T.
 
         Raises:
-            What `step` and the policy raise; the steps so far are lost, and the vector goes on from there. ArenaError:
-            the rollout's memory cannot be allocated. UsageError: `steps` is below 1, or this vector has been used for
-            partial batches.
+            ArenaError: the rollout's memory cannot be allocated.
+            UsageError: `steps` is below 1, or this vector has been used for partial batches.
+            TreadleError: the errors of `step`. After these, or an error of the policy, the steps so far are lost, and
+                the vector goes on from there.
         """
         self._turns.check_free("rollout")
         check_whole(none=False, steps=steps)
@@ -352,7 +354,9 @@ class VectorEnv(SlotCalls):
             leaves it out.
 
         Raises:
-            NothingPending, WaitTimeout (nothing is lost), and the error of each slot that failed, once.
+            NothingPending: no slot has a request.
+            WaitTimeout: too few rows came in time; nothing is lost.
+            WorkerError: the error of each slot that failed, once.
         """
         partial = self._opened("recv")
         with self._core.measured:

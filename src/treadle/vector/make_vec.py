@@ -42,9 +42,11 @@ def make_vec(env: EnvLike, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
             environment's constructor. If the constructor has an argument with an option's name, or with a similar
             name, pass it in env_kwargs={...}. A similar name is accepted if a callable `env` has it as an argument.
 
-    Raises: what `VectorEnv` raises. UsageError: a name is similar to an option's. Or it is the name of a field of
-        `worker_options`, or of an option of an earlier version. None of these is refused if a callable `env` has an
-        argument of that name. Nothing was started.
+    Raises:
+        UsageError: a name is similar to an option's. Or it is the name of a field of `worker_options`, or of an option
+            of an earlier version. None of these is refused if a callable `env` has an argument of that name. Nothing
+            was started.
+        TreadleError: the errors of `VectorEnv`.
     """
     return vector_of("make_vec", env, num_envs, **kwargs)
 
