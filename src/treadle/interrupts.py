@@ -130,7 +130,7 @@ def undisturbed(make: Callable[[], T], discard: Callable[[T], object]) -> T:
             _thread.start_new_thread(work.run, ())
         except RuntimeError:  # no more threads can start: at the interpreter's end, or at the system's limit
             work.run()
-        work.ended.get()
+        work.wait()
         return work.result()
     except BaseException:
         work.leave()
@@ -163,6 +163,12 @@ class _Work(Generic[T]):
         finally:
             for _ in range(2):  # one for the wait, one for `leave`: an interrupt may come right after the wait
                 self.ended.put(None)
+
+    def wait(self) -> None:
+        """Wait for the end of `run`, in slices: Python hears a signal that came just before a slice only after it."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self.ended.get(timeout=PATIENCE)
 
     def leave(self) -> None:
         self._left = True

@@ -338,8 +338,12 @@ def check_together(batch: Any) -> None:
     assert batch.observations[:, 0].tolist() == [7, 8, 9, 10]
 
 
-def test_ctrl_c_is_heard_while_something_takes_long_to_be_made() -> None:
-    """What it makes is discarded when it is there, by the thread that makes it."""
+@pytest.mark.parametrize("how", [signal.SIG_UNBLOCK, signal.SIG_BLOCK])
+def test_ctrl_c_is_heard_while_something_takes_long_to_be_made(how: int) -> None:
+    """What it makes is discarded when it is there, by the thread that makes it.
+
+    SIG_BLOCK: another thread gets the signal, and the wait goes on, as with one that comes just before the wait.
+    """
     go, begun, discarded = threading.Event(), threading.Event(), queue.SimpleQueue[int]()
 
     def make() -> int:
@@ -352,8 +356,12 @@ def test_ctrl_c_is_heard_while_something_takes_long_to_be_made() -> None:
 
     pressing = threading.Thread(target=press)
     pressing.start()
-    with pytest.raises(KeyboardInterrupt):
-        undisturbed(make, discarded.put)
+    before = signal.pthread_sigmask(how, {signal.SIGINT})
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            undisturbed(make, discarded.put)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     pressing.join()
     assert discarded.empty()
     go.set()
