@@ -43,7 +43,7 @@ def page() -> str:
 
 
 def said(thing: object) -> str:
-    """The first sentence or line of its docstring; of a value, the value."""
+    """The first sentence or line of its docstring; of a value, the value; a type variable has no text of its own."""
     if isinstance(thing, TypeVar):
         return "A type variable, for annotations."
     if not (callable(thing) or inspect.ismodule(thing)):

@@ -180,7 +180,7 @@ def in_child(repro: Repro, limit: float | None, **options: Any) -> Replay:
 
     `limit`: seconds that a step may take; None: no limit. `options`: of `replay`, values for JSON.
 
-    Raises the error of this package that ends the child's replay.
+    Raises the error of this package that ends the child's replay; TreadleError, with its name, for another error.
     """
     with tempfile.TemporaryDirectory(prefix="treadle-replay-") as place:
         kept, told, file = repro.path, Path(place) / "told", Path(place) / "this.repro"
@@ -245,12 +245,11 @@ def main() -> None:
 
     try:
         result = replay(order["file"], timeout=limit, here=True, tick=tick, **order["options"])
-    except TreadleError as refused:
-        os.pwrite(fd, json.dumps({"refused": (type(refused).__name__, str(refused))}).encode(), 8)
-        return
-    except Exception as raised:  # noqa: BLE001 - of building the environment: no step has ended the process
-        text = f"{type(raised).__name__}: {raised}"
-        os.pwrite(fd, json.dumps({"refused": ("TreadleError", text)}).encode(), 8)
+    except Exception as raised:  # noqa: BLE001 - `in_child` raises it
+        kind, text = type(raised).__name__, str(raised)
+        if not isinstance(raised, TreadleError):  # such as an OSError of a constructor
+            kind, text = "TreadleError", f"{kind}: {text}"
+        os.pwrite(fd, json.dumps({"refused": (kind, text)}).encode(), 8)
         return
     faulthandler.cancel_dump_traceback_later()
     error = None if result.error is None else (type(result.error).__name__, str(result.error))

@@ -95,14 +95,19 @@ class Schedule:
     def _is_elsewhere(self, index: int) -> bool:
         return index % self._of != self._shard
 
+    @property
+    def untaken(self) -> int | None:
+        """Number of indices before the end that are still to be taken, perhaps negative; None: the end is not known."""
+        return None if self.end is None else self.end - self.upcoming - self._there + len(self._again)
+
     def to_hand_out(self, mean: float) -> float:
         """About how many indices are still to be taken, if episodes are `mean` steps long; may be negative.
 
         It decides the sizes of orders, whether a node gets more, and how many workers are added. `take` alone decides
         what is made, so an estimate may be wrong.
         """
-        if self.end is not None:
-            left = self.end - self.upcoming - self._there + len(self._again)
+        left = self.untaken
+        if left is not None:
             if self.kept is None or self.complete:
                 return left
             tries = (1 + self.finished) / (1 + self.finished - self._misfits)  # for one that is fit
@@ -246,10 +251,8 @@ class ByIndex:
 
     def bounded(self, count: int) -> int:
         """So many workers, or slots, but no more than there are indices to make: others would find nothing to do."""
-        schedule = self.schedule
-        if schedule.end is None:
-            return count
-        return max(1, min(count, schedule.end - schedule.elsewhere - schedule.finished - len(schedule.skipped)))
+        untaken = self.schedule.untaken
+        return count if untaken is None else max(1, min(count, untaken))
 
     @property
     def unmade(self) -> float:
