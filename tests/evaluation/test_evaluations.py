@@ -128,11 +128,11 @@ def test_killed_and_resumed_it_is_the_undisturbed_run(
 
     def stop(results: Results, note: EpisodeNote) -> None:
         have(results, note)
-        if note.index == 11:
+        if len(results.notes) == 12:  # any twelve: a worker may be late with the first
             signal.raise_signal(signal.SIGINT)
 
     with (
-        pytest.raises(Interrupted, match=r"<Stored: .* are finished> \(in \.stored\)$") as stopped,
+        pytest.raises(Interrupted, match=r"^random: mean return .* episodes \(in \.stored\)$") as stopped,
         monkeypatch.context() as patched,
     ):
         patched.setattr(Results, "have", stop)

@@ -130,8 +130,11 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C ended a run. `stored`: a `Stored` for a dataset; for `evaluate` an `Evaluation`, None without episodes."""
 
     def __init__(self, stored: Any) -> None:
-        super().__init__(*([] if stored is None else [f"{stored} (in .stored)"]))
+        super().__init__(stored)
         self.stored = stored
+
+    def __str__(self) -> str:
+        return "" if self.stored is None else f"{self.stored} (in .stored)"
 
 
 @dataclass(frozen=True)
