@@ -43,16 +43,18 @@ from hypothesis import settings
 
 TEST_ALL = os.environ.get("TREADLE_TEST_ALL") == "1"
 REQUIRE = TEST_ALL or os.environ.get("TREADLE_TEST_REQUIRE") == "1"  # `make test`: what it leaves out is marked heavy
-SETTLE_SECONDS = 3.0
+SETTLE_SECONDS = 10.0
 RAY_SECONDS = 30.0  # of a test with a cluster
 SCALE = "TREADLE_TEST_SCALE"  # environment variable: how many times longer than on a quiet machine limits are
 MOST_SCALE = 5.0
+TOGETHER = 2.0  # at least so many times where several processes run tests: they take the cores from each other
 MARK = "TREADLE_TEST_SESSION"
 PROC = Path("/proc")
 SHM = Path("/dev/shm")
 
 # An example that steps real processes takes as long as the machine is busy, so hypothesis's own deadline says nothing.
-settings.register_profile("treadle", deadline=None, max_examples=60, print_blob=True)
+# `make test` draws the same examples every time; pytest by hand draws new ones.
+settings.register_profile("treadle", deadline=None, max_examples=60, print_blob=True, derandomize=REQUIRE)
 settings.load_profile("treadle")
 
 
@@ -405,10 +407,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def lasting_helpers() -> None:
     """Start what lives as long as the session, before the first photograph."""
+    from treadle.worker import forkserver
+
     resource_tracker.ensure_running()
     # Gymnasium's vectors use multiprocessing's shared heap, which keeps its first block and that block's descriptor.
     multiprocessing.heap.BufferWrapper(1)
     fork_servers()
+    forkserver.STATUS_SECONDS = 20.0  # tests name exit codes, which a server on a busy machine may know later
 
 
 @pytest.fixture
@@ -573,7 +578,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_STATE_HOME"] = config.stash[STATE][1]
     config.stash[STDERR] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
     if SCALE not in os.environ:  # the workers of a session in several processes have the one that it measured
-        os.environ[SCALE] = f"{calibrate():.2f}"
+        least = TOGETHER if getattr(config.option, "numprocesses", None) else 1.0
+        os.environ[SCALE] = f"{max(least, calibrate()):.2f}"
 
 
 def pytest_report_header() -> str:
