@@ -91,6 +91,12 @@ def test_a_run_is_judged(name: str) -> None:
         assert f" {100 * found.share:.0f} %: " in str(found)
 
 
+def test_a_run_that_has_done_nothing_is_unsure_however_long_its_start_took() -> None:
+    nothing = Figures(elapsed=0.0, busy=(0.0, 0.0), start=9.0, slots=2, cores=2)
+    assert verdict(nothing).kind is Kind.UNSURE
+    assert verdict(replace(nothing, elapsed=0.01, away=0.01)).kind is Kind.START  # its caller is at work
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_shares_are_one_together(name: str) -> None:
     figures = CASES[name][0]
