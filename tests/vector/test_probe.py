@@ -17,6 +17,7 @@ from small_envs import Counter, assert_same, of
 from conftest import require
 from treadle.errors import StartupFailed
 from treadle.program.base import OnEnd
+from treadle.vector import shares
 from treadle.vector.env_slot import slots_of
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.make_vec import AsyncVectorEnv
@@ -219,6 +220,7 @@ ON_ONE_CORE = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from treadle.program.base import OnEnd
+from treadle.vector import shares
 from treadle.vector.env_slot import slots_of
 from treadle.vector.shares import Measured, measure
 Measured.crowd_matters = lambda *_: True  # the time in line is measured however quick this machine is
@@ -233,6 +235,20 @@ def test_standing_in_line_is_neither_waiting_nor_having_a_core(tmp_path: Any) ->
     stood, share = map(float, done.stdout.split())
     assert stood >= CROWDED_SHARE
     assert share < 0.5
+
+
+def test_time_in_line_before_the_first_step_is_not_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process may lose its core while it reads how long it has stood in line so far."""
+    now, probe = [0.0], shares._Probe(slots_of([Walk], None, OnEnd.NEXT_STEP)[0](), 1)
+
+    def read(_: int) -> tuple[float, float]:
+        now[0] = 1.0
+        return 0.0, 1.0
+
+    monkeypatch.setattr("treadle.vector.shares.perf_counter", lambda: now[0])
+    monkeypatch.setattr("treadle.vector.shares.times_of", read)
+    assert probe.prepare()
+    assert probe.steps()[0] < 0.1
 
 
 @pytest.mark.heavy
