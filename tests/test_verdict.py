@@ -50,6 +50,12 @@ CASES: dict[str, tuple[Figures, Kind, str]] = {
     "resets at once": (
         replace(EVEN, resets=8.0, resetting=64.0, batches=(*((1e-3,) * 8,) * 9, (0.1,) * 8)), Kind.RESET, "",
     ),
+    "resets at once of two": (
+        Figures(
+            elapsed=0.83, calls=12, busy=(0.82, 0.82), slowest=0.82, resets=0.8, resetting=1.6, ran=0.02, slots=2,
+            cores=2, each=(2e-3, 2e-3), batches=(*((2e-3, 2e-3),) * 2, (0.2, 0.2)) * 4, steps=24,
+        ), Kind.RESET, "",
+    ),
     "small steps in processes": (
         Figures(elapsed=10.0, calls=100_000, busy=(0.4,) * 8, slowest=2.0, ran=3.2, slots=8, cores=2), Kind.TRANSPORT,
         "inline=8",
@@ -89,6 +95,12 @@ def test_a_run_is_judged(name: str) -> None:
     if kind is not Kind.UNSURE:
         assert found.share >= 0.3
         assert f" {100 * found.share:.0f} %: " in str(found)
+
+
+def test_a_run_that_has_done_nothing_is_unsure_however_long_its_start_took() -> None:
+    nothing = Figures(elapsed=0.0, busy=(0.0, 0.0), start=9.0, slots=2, cores=2)
+    assert verdict(nothing).kind is Kind.UNSURE
+    assert verdict(replace(nothing, elapsed=0.01, away=0.01)).kind is Kind.START  # its caller is at work
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -141,7 +141,7 @@ class Verdict:
 
 def verdict(found: Figures) -> Verdict:
     """The verdict on a run with these figures."""
-    worked, started = bool(found.busy or found.away), found.start > STARTS * max(found.elapsed, OBSERVED)
+    worked, started = any((*found.busy, found.away)), found.start > STARTS * max(found.elapsed, OBSERVED)
     if found.elapsed < OBSERVED and worked and started:
         share = found.start / (found.start + found.elapsed)
         return Verdict(Kind.START, share, _says(found, Kind.START, share, last=True))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gs
 
-from pool.kit import Pool, until, within
+from pool.kit import Pool, answered, limit_next, until, within
 from pool.mortal import EPISODE, LENGTH, LIFE, SEED, Mortal, T, doom, mortals
 from pool.plain import keep, rows_of, same
 from treadle.errors import BrokenPool, TaskRaised, UsageError, WorkerDied, WorkerTimeout
@@ -28,6 +28,12 @@ MODES = list(OnEnd)
 @pytest.fixture(autouse=True)
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failure, "BACKOFF", 0.0)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sound workers have long to answer once another one has failed; the wait ends with their answers."""
+    monkeypatch.setattr("treadle.lockstep.recover.LAST_CALL", 60.0)
 
 
 def step(pool: Pool, times: int = 1) -> Any:
@@ -83,10 +89,12 @@ def check_begun(pool: Pool, batch: Any, slots: list[int], life: int = 1) -> None
 @pytest.mark.parametrize("what", ["exit", "kill", "hang"])
 @pytest.mark.parametrize("on_end", MODES)
 def test_a_death_in_a_step(on_end: OnEnd, what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with mortals(tmp_path, on_end, step_timeout=0.3 if what == "hang" else None) as pool:
+    with mortals(tmp_path, on_end, step_timeout=60 if what == "hang" else None) as pool:
         pool.reset(seeds=SEEDS)
         before = step(pool, 2).observations.copy()
         doom(tmp_path, 1, "step", what)
+        if what == "hang":
+            limit_next(pool.workers[0], 0.3)
         with caplog.at_level(logging.WARNING, "treadle"), within(4.0):
             batch = step(pool)
         check_cut(pool, batch, [0, 1], before, on_end)
@@ -222,12 +230,14 @@ def test_rows_that_have_arrived_are_kept(tmp_path: Path) -> None:
         pool.reset(seeds=SEEDS)
         doom(tmp_path, 2, "step", "wait")
         pool.lockstep.post_step(ACTIONS)
+        sound = pool.workers[0]
+        until(lambda: answered(pool, sound))
         with pytest.raises(TimeoutError, match=r"slots \[2, 3\]"):
-            pool.lockstep.wait(0.3)
-        os.kill(pool.workers[0].pid, signal.SIGKILL)
-        until(pool.workers[0].ended)
+            pool.lockstep.wait(0.0)
+        os.kill(sound.pid, signal.SIGKILL)
+        until(sound.ended)
         (tmp_path / "2.go").touch()
-        batch = pool.lockstep.wait(10.0)
+        batch = pool.lockstep.wait(60.0)  # a worker is started in it
         assert batch.rewards.tolist() == [1.0] * 4
         assert pool.lockstep.valid.all()
         before = batch.observations.copy()
@@ -295,6 +305,7 @@ def test_a_fresh_worker_that_dies_in_its_turn(on_end: OnEnd, tmp_path: Path) -> 
         assert step(pool).observations[:2, T].tolist() == [1, 1]
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_budget_is_used_up(tmp_path: Path) -> None:
     with mortals(tmp_path, OnEnd.SAME_STEP, max_restarts=2) as pool:
         pool.reset(seeds=SEEDS)
@@ -325,6 +336,7 @@ def test_restarts_back_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert failure.backoff(5000) == failure.LONGEST_BACKOFF
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("what", ["raise", "hang"])
 def test_a_constructor_that_fails_the_second_time(what: str, tmp_path: Path) -> None:
     """It would do so again: raised, and the pool is broken."""
@@ -362,9 +374,10 @@ def test_what_an_environment_raises_is_raised_as_ever(tmp_path: Path) -> None:
 
 
 def test_a_hang_in_a_call(tmp_path: Path) -> None:
-    with mortals(tmp_path, OnEnd.NEXT_STEP, step_timeout=0.3) as pool:
+    with mortals(tmp_path, OnEnd.NEXT_STEP, step_timeout=60) as pool:
         pool.reset(seeds=SEEDS)
         doom(tmp_path, 0, "call", "hang")
+        limit_next(pool.workers[0], 0.3)
         with within(4.0), pytest.raises(WorkerTimeout, match=r"slot 0 .* in call"):
             pool.lockstep.call("ask", 1)
         assert pool.lockstep.call("ask", 1) == [1, 2, 3, 4]

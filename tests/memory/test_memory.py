@@ -4,6 +4,7 @@ import gc
 import os
 import pickle
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,13 +102,19 @@ def test_arrays_outlive_it() -> None:
     assert array.sum() == 5001
 
 
-def test_nothing_has_a_name(arena: Arena) -> None:
-    before = own_shm(), set(os.listdir(tempfile.gettempdir()))
-    plan = arena.plan()
-    plan.add("u1", (PAGE,))
-    arena.grow(plan)
-    assert own_shm() <= before[0]
-    assert not {name for name in set(os.listdir(tempfile.gettempdir())) - before[1] if name.startswith("treadle-")}
+@pytest.mark.parametrize("shared", [True, False], ids=["memfd", "not shared"])
+def test_nothing_has_a_name(shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # others make files in the system's
+    before = own_shm()
+    arena = Arena(shared=shared)
+    try:
+        plan = arena.plan()
+        plan.add("u1", (PAGE,))
+        arena.grow(plan)
+        assert own_shm() <= before
+        assert os.listdir(tmp_path) == []
+    finally:
+        arena.forget()
 
 
 def test_more_than_there_is_is_refused(arena: Arena) -> None:

@@ -69,6 +69,22 @@ def until(condition: Callable[[], Any], seconds: float = 10.0, what: str = "") -
     return found
 
 
+def limit_next(worker: Any, seconds: float) -> None:
+    """Give the worker's next request alone a limit: so a short one cuts no healthy worker of a busy machine."""
+    owe = worker.owe
+
+    def once(request: Any, slots: Any, _: Any) -> None:
+        del worker.owe
+        owe(request, slots, seconds)
+
+    worker.owe = once
+
+
+def answered(pool: Any, worker: Any) -> bool:
+    """Has the worker answered all that it was asked, whether or not somebody has looked?"""
+    return bool(pool.memory.told[worker.index] == worker.line.posted)
+
+
 ROOM = 4.0  # seconds that a busy machine may lose anywhere; what is waited for in vain takes longer
 
 

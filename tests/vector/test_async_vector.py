@@ -14,6 +14,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_envs import Counter, Echo, Gated, Parrot, Picky, assert_same, of
 
+from pool.kit import answered, limit_next, until
 from treadle.errors import BrokenPool, TreadleError, UsageError, WorkerDied, WorkerTimeout
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.make_vec import AsyncVectorEnv
@@ -130,10 +131,13 @@ def test_resets_and_calls_that_run_out_of_time(tmp_path: Path) -> None:
 def test_an_environments_deadline_is_another_matter(tmp_path: Path) -> None:
     """`step_timeout` says that the environment is late: the step is over, and its slot must be reset."""
     gate = tmp_path / "gate"
-    vector = VectorEnv([of(Gated, str(gate))] * 2, workers=2, step_timeout=0.2)
+    vector = VectorEnv([of(Gated, str(gate))] * 2, workers=2, step_timeout=60)
     try:
         vector.reset()
+        sound, late = (vector._pool.by_slot[slot] for slot in (0, 1))
+        limit_next(late, 0.2)
         vector.step_async([0, 1])
+        until(lambda: answered(vector._pool, sound), 60)  # answers are taken before limits are looked at
         with pytest.raises(WorkerTimeout, match="slot 1") as caught:
             vector.step_wait(timeout=30)
         assert caught.value.partial[0].tolist() == [[1], [0]]

@@ -17,6 +17,7 @@ from small_envs import Counter, assert_same, of
 from conftest import require
 from treadle.errors import StartupFailed
 from treadle.program.base import OnEnd
+from treadle.vector import shares
 from treadle.vector.env_slot import slots_of
 from treadle.vector.gymnasium import VectorEnv
 from treadle.vector.make_vec import AsyncVectorEnv
@@ -56,7 +57,7 @@ class Waiter(Walk):
 
 class Worker(Walk):
     def work(self) -> None:
-        sum(range(100_000))  # long enough for it not to matter who else computes on the machine
+        sum(range(200_000))
 
 
 class Simulated(Walk):
@@ -92,8 +93,16 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     [(Waiter, 4, 0, "wait"), (Simulated, 4, 0, "wait"), (Worker, 1, 2, "compute"), (Walk, 0, 4, "compute")],
 )
 def test_the_choice_and_the_bytes(
-    env: type[gym.Env], workers: int, inline: int, word: str, caplog: pytest.LogCaptureFixture
+    env: type[gym.Env],
+    workers: int,
+    inline: int,
+    word: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # neither who else computes nor the time to wake decides: a batch takes far less than that, or far more
+    monkeypatch.setattr("treadle.vector.shares.CROWDED_SECONDS", 0.0)
+    monkeypatch.setattr("treadle.vector.shares._time_to_wake", lambda pool: 1e-3)
     caplog.set_level(logging.INFO, "treadle")
     ours, theirs = VectorEnv([env] * 4), SyncVectorEnv([env] * 4)
     try:
@@ -211,9 +220,18 @@ ON_ONE_CORE = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from treadle.program.base import OnEnd
+from treadle.vector import shares
 from treadle.vector.env_slot import slots_of
-from treadle.vector.shares import measure
-found = measure(slots_of(["CartPole-v1"], None, OnEnd.NEXT_STEP)[0], 64)
+from treadle.vector.shares import Measured, measure
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Computes(CartPoleEnv):
+    def step(self, action):
+        sum(range(30_000))  # longer, all steps together, than what a virtual machine may be without a core
+        return super().step(action)
+
+Measured.crowd_matters = lambda *_: True  # the time in line is measured however quick this machine is
+found = measure(slots_of([Computes], None, OnEnd.NEXT_STEP)[0], 64)
 print(found.stood, found.share)
 """
 
@@ -224,6 +242,20 @@ def test_standing_in_line_is_neither_waiting_nor_having_a_core(tmp_path: Any) ->
     stood, share = map(float, done.stdout.split())
     assert stood >= CROWDED_SHARE
     assert share < 0.5
+
+
+def test_time_in_line_before_the_first_step_is_not_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process may lose its core while it reads how long it has stood in line so far."""
+    now, probe = [0.0], shares._Probe(slots_of([Walk], None, OnEnd.NEXT_STEP)[0](), 1)
+
+    def read(_: int) -> tuple[float, float]:
+        now[0] = 1.0
+        return 0.0, 1.0
+
+    monkeypatch.setattr("treadle.vector.shares.perf_counter", lambda: now[0])
+    monkeypatch.setattr("treadle.vector.shares.times_of", read)
+    assert probe.prepare()
+    assert probe.steps()[0] < 0.1
 
 
 @pytest.mark.heavy

@@ -341,7 +341,8 @@ class _Probe(Program):
         """
         spent = 0.0
         for actions in (self._actions[:WARM], self._actions[WARM:]):
-            began, ran, stood, steps = perf_counter(), process_time(), times_of(os.getpid())[1], 0
+            # the clock comes last: a core may be lost in between, and what is lost there is not the steps'
+            stood, ran, began, steps = times_of(os.getpid())[1], process_time(), perf_counter(), 0
             while steps < len(actions) and (steps == 0 or spent + perf_counter() - began < SECONDS):
                 self._step(actions[steps])
                 steps += 1
