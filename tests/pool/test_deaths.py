@@ -412,8 +412,9 @@ def test_a_late_reply_is_never_taken_for_a_later_one(tmp_path: Path) -> None:
         assert not pool.workers[0].late
 
 
-def test_a_late_reply_never_writes_in_rows_that_were_handed_out(tmp_path: Path) -> None:
+def test_a_late_reply_never_writes_in_rows_that_were_handed_out(tmp_path: Path, grace: Callable[[float], None]) -> None:
     """While the late worker is at work, a batch of the others is handed out; its rows stay what they were."""
+    grace(600.0)
     gate = tmp_path / "gate"
     with Pool(with_fault(Gated, gate=str(gate)), workers=2) as pool:
         warm(pool, 2)
