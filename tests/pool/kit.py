@@ -1,13 +1,16 @@
 """What the tests of the pool have in common."""
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from treadle.errors import WorkerError
 from treadle.lockstep.batch import Batch
@@ -24,6 +27,15 @@ PROCESS: list[dict[str, Any]] = [
 ]
 
 
+class Gated(Sound):
+    """Its step `at` goes on once the file `gate` is there."""
+
+    gate = ""
+
+    def at_step(self, sound: Any) -> None:
+        until(lambda: os.path.exists(self.gate), 60.0)
+
+
 class Pool(AnyPool):
     """A pool whose slots step together."""
 
@@ -37,6 +49,19 @@ class Pool(AnyPool):
 
     def reset(self, *args: Any, **kwargs: Any) -> Batch:
         return self.lockstep.reset(*args, **kwargs)
+
+    def answered(self, *but: int) -> bool:
+        """Is the answer of every worker there that can be taken next? `but`: workers that are not asked for."""
+        lines = [worker.line for worker in self.workers if worker.index not in but]
+        return all(line.told[0] > line.taken for line in lines)
+
+    def step_without(self, late: int, limit: float) -> Batch:
+        """A step that worker `late` alone can be too slow for: it is waited for once all others have answered."""
+        self.calls.step_timeout = limit  # not of what comes before and after: any worker may be held up there
+        self.lockstep.post_step(ACTIONS)
+        self.calls.step_timeout = None
+        until(lambda: self.answered(late))
+        return self.lockstep.wait()
 
 
 def show(setup: Any) -> str:
@@ -60,7 +85,7 @@ def with_fault(fault: Callable[..., Any], n: int = 4, slot: int = 1, **kwargs: A
     ]
 
 
-def until(condition: Callable[[], Any], seconds: float = 10.0, what: str = "") -> Any:
+def until(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
     """Wait until `condition()` is true; fail when it is not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -83,6 +108,16 @@ def limit_next(worker: Any, seconds: float) -> None:
 def answered(pool: Any, worker: Any) -> bool:
     """Has the worker answered all that it was asked, whether or not somebody has looked?"""
     return bool(pool.memory.told[worker.index] == worker.line.posted)
+
+
+def start_ends_with(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that workers have to start is over once `file` is there, however long they take to make it."""
+    calls = itertools.count()  # the first one is for the deadline
+
+    def clock() -> float:
+        return time.monotonic() + 3600 * (next(calls) > 0 and file.exists())
+
+    monkeypatch.setattr("treadle.pool.group.monotonic", clock)
 
 
 ROOM = 4.0  # seconds that a busy machine may lose anywhere; what is waited for in vain takes longer

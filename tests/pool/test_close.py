@@ -76,7 +76,7 @@ def Closing(path: Path) -> Any:
 @pytest.mark.parametrize("setup", [PROCESS[0], LOCAL[1]], ids=show)
 def test_close_from_two_threads_in_the_middle_of_a_step(setup: dict[str, Any]) -> None:
     """Both return, and the thread that was stepping is told that the pool is closed (or gets its step)."""
-    pool = Pool(with_fault(faults.SlowOnce, seconds=0.5), close_timeout=5.0, **setup)
+    pool = Pool(with_fault(faults.SlowOnce, seconds=0.5), close_timeout=20.0, **setup)
     warm(pool, 2)
     outcome: list[Any] = []
 
@@ -88,7 +88,7 @@ def test_close_from_two_threads_in_the_middle_of_a_step(setup: dict[str, Any]) -
 
     stepper = threading.Thread(target=step)
     stepper.start()
-    until(lambda: pool.lockstep._pending or any(m.owed for m in pool.workers))
+    until(lambda: outcome or pool.lockstep._pending or any(m.owed for m in pool.workers))
     closers = [threading.Thread(target=pool.close) for _ in range(2)]
     with within(4.0):
         for thread in closers:
@@ -131,9 +131,15 @@ def test_a_dropped_pool_warns_and_ends_its_workers() -> None:
     pool = Pool(with_fault(Sound), workers=2)
     warm(pool, 1)
     pids = [worker.pid for worker in pool.workers]
+    held = [pool]
     del pool
-    with pytest.warns(ResourceWarning, match="without close"):
+
+    def drop() -> None:
+        held.clear()  # garbage from here on, and any collection may find it
         gc.collect()
+
+    with pytest.warns(ResourceWarning, match="without close"):
+        drop()
     until(lambda: not any(alive(pid) for pid in pids))
 
 
@@ -180,11 +186,14 @@ def test_a_constructor_that_fails_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("backend", ["process", "thread"])
-def test_what_was_built_is_closed_when_a_constructor_fails(backend: str, workers: int, tmp_path: Path) -> None:
+def test_what_was_built_is_closed_when_a_constructor_fails(
+    backend: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The failing worker's own slots, and its siblings'."""
+    monkeypatch.setattr("treadle.pool.pool.FAREWELL", 30.0)  # all of them close at once, so nothing waits for its end
     makers: list[Any] = [lambda i=i: Closing(tmp_path / str(i)) for i in range(2)]
     with pytest.raises(StartupFailed):
-        Pool([*makers, gym_env(faults.InitRaises)], workers=workers, backend=backend)
+        Pool([*makers, gym_env(faults.InitRaises)], workers=workers, backend=backend, close_timeout=30.0)
     until(lambda: len(list(tmp_path.iterdir())) == 2)
 
 
@@ -334,7 +343,7 @@ def test_an_observation_of_100_megabytes() -> None:
             assert batch.observations.shape == (1, 100 * 2**20)
             assert (batch.observations[0, :: 2**20] == t).all()
             assert batch.observations[0, -1] == t
-        assert own_shm() == before
+        until(lambda: own_shm() <= before)  # that of another session beside this one goes
         with pytest.raises(MemoryError):
             Pool([gym_env(Huge)], workers=1, blocks=10**4)
 

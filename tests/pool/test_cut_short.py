@@ -1,12 +1,14 @@
 """What an interrupt, a deadline or a bad payload cuts short: nothing is lost in silence, and no slot runs ahead."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import ACTIONS, Pool, warm
+from kit import ACTIONS, Gated, Pool, until, warm
 
 from conftest import ITS_OWN_ALARM
 from treadle.errors import TaskRaised, UsageError, WorkerTimeout
@@ -133,8 +135,9 @@ def test_answers_that_were_noted_before_an_interrupt_are_kept(backend: str) -> N
 
 def test_slots_that_raised_beside_one_that_hangs_must_be_reset() -> None:
     kinds = [faults.StepRaises, Sound, faults.Hangs, Sound]
-    with Pool([gym_env(kind) for kind in kinds], workers=2, step_timeout=0.5, close_timeout=0.2) as pool:
+    with Pool([gym_env(kind) for kind in kinds], workers=2, close_timeout=0.2) as pool:
         warm(pool, 2)
+        pool.calls.step_timeout = 3.0  # of the worker that does not hang, too
         with pytest.raises(WorkerTimeout):
             pool.step(ACTIONS)
         with pytest.raises(UsageError, match=r"slots \[0, 2, 3\] moved on"):
@@ -143,16 +146,26 @@ def test_slots_that_raised_beside_one_that_hangs_must_be_reset() -> None:
 
 @ITS_OWN_ALARM
 @pytest.mark.usefixtures("every_interrupt_is_heard")
-def test_a_deadline_that_an_interrupted_step_misses_is_told_once() -> None:
-    kinds = [faults.StepRaises, Sound, faults.SlowOnce, Sound]
-    makers = [gym_env(kind, kwargs={"seconds": 1.5} if kind is faults.SlowOnce else {}) for kind in kinds]
-    with Pool(makers, workers=2, step_timeout=0.5) as pool:
+def test_a_deadline_that_an_interrupted_step_misses_is_told_once(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    kinds = [faults.StepRaises, Sound, Gated, Sound]
+    makers = [gym_env(kind, kwargs={"gate": str(gate)} if kind is Gated else {}) for kind in kinds]
+    with Pool(makers, workers=2) as pool:
         warm(pool, 2)
+        pool.calls.step_timeout = 2.0  # of the worker that is not slow, too
+        gated = pool.workers[1].line
+
+        def press() -> None:
+            until(lambda: gated.posted > gated.taken)
+            os.kill(os.getpid(), signal.SIGALRM)
+
+        pressing = threading.Thread(target=press)
         previous = signal.signal(signal.SIGALRM, interrupt)
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
             with pytest.raises(KeyboardInterrupt):
+                pressing.start()
                 pool.step(ACTIONS)
+            pressing.join()
         finally:
             signal.signal(signal.SIGALRM, previous)
         with pytest.raises(WorkerTimeout, match="slot 2"):
@@ -160,6 +173,7 @@ def test_a_deadline_that_an_interrupted_step_misses_is_told_once() -> None:
         with pytest.raises(UsageError, match=r"slots \[0, 1, 2, 3\] moved on"):
             pool.step(ACTIONS)
         pool.calls.step_timeout = None  # the late worker may take its time
+        gate.touch()
         pool.reset()
         together(pool, 1)
 

@@ -4,7 +4,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -16,10 +17,12 @@ from kit import (
     FAULTY,
     LOCAL,
     PROCESS,
+    Gated,
     Pool,
     check_where,
     show,
     sound_rows,
+    start_ends_with,
     until,
     warm,
     with_fault,
@@ -35,7 +38,9 @@ from treadle.errors import (
     WorkerDied,
     WorkerTimeout,
 )
+from treadle.lockstep import recover
 from treadle.pool import failure
+from treadle.pool.calls import Calls
 from treadle.worker.forkserver import wait_readable
 from treadle.worker.life import State
 from treadle.worker.process import ProcessWorker
@@ -115,9 +120,20 @@ def test_what_a_worker_says_just_before_it_ends_is_heard(monkeypatch: pytest.Mon
     assert isinstance(caught.value.failures[0], ValueError)
 
 
-def test_a_constructor_that_hangs_is_killed() -> None:
-    with within(4.0), pytest.raises(StartupFailed) as caught:
-        Pool([gym_env(Sound), gym_env(faults.HangsInInit)], workers=2, start_timeout=0.5)
+class Begins(faults.HangsInInit):
+    """Makes the file `begun` before it hangs."""
+
+    begun = ""
+
+    def at_init(self) -> None:
+        Path(self.begun).touch()
+        super().at_init()
+
+
+def test_a_constructor_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_ends_with(begun := tmp_path / "begun", monkeypatch)
+    with pytest.raises(StartupFailed) as caught:
+        Pool([gym_env(Sound), gym_env(Begins, kwargs={"begun": str(begun)})], workers=2, start_timeout=60.0)
     late = caught.value.failures[-1]  # a busy machine may be too slow for the other one, too
     assert isinstance(late, WorkerTimeout)
     assert late.where.slot == 1
@@ -138,7 +154,8 @@ HOW = {
 
 @pytest.mark.parametrize("setup", PROCESS, ids=show)
 @pytest.mark.parametrize("fault", DEADLY, ids=lambda kind: kind.__name__)
-def test_a_worker_dies(fault: type[Sound], setup: dict[str, Any]) -> None:
+def test_a_worker_dies(fault: type[Sound], setup: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recover, "LAST_CALL", 30.0)  # it ends when the other worker has answered
     with Pool(with_fault(fault), **setup) as pool:
         warm(pool, 2)
         with within(5.0), pytest.raises(WorkerDied) as caught:
@@ -167,7 +184,8 @@ def test_a_worker_dies(fault: type[Sound], setup: dict[str, Any]) -> None:
             pool.close()
 
 
-def test_a_worker_dies_in_reset() -> None:
+def test_a_worker_dies_in_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recover, "LAST_CALL", 30.0)
     with Pool(with_fault(faults.ResetOsExits), workers=4) as pool:
         with pytest.raises(WorkerDied, match=r"in reset.* exited with code 7") as caught:
             pool.reset(seeds=[7, 8, 9, 10])
@@ -237,10 +255,13 @@ def test_a_death_in_a_constructor_names_its_slot(start_method: str) -> None:
 
 
 @pytest.mark.parametrize("setup", [{"backend": "thread"}, {"backend": "process"}], ids=show)
-def test_a_constructor_that_hangs_is_named(setup: dict[str, Any]) -> None:
-    factories = [gym_env(Sound), gym_env(faults.HangsInInit if setup["backend"] == "process" else Slow)]
+def test_a_constructor_that_hangs_is_named(
+    setup: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_ends_with(begun := tmp_path / "begun", monkeypatch)
+    kind = Begins if setup["backend"] == "process" else Slow
     with pytest.raises(StartupFailed) as caught:
-        Pool(factories, workers=1, start_timeout=1.0, **setup)
+        Pool([gym_env(Sound), gym_env(kind, kwargs={"begun": str(begun)})], workers=1, start_timeout=60.0, **setup)
     (late,) = caught.value.failures
     assert isinstance(late, WorkerTimeout)
     assert late.where.slot == 1
@@ -250,9 +271,9 @@ def test_a_constructor_that_hangs_is_named(setup: dict[str, Any]) -> None:
 LET_GO = threading.Event()
 
 
-class Slow(Sound):
-    def __init__(self) -> None:
-        super().__init__()
+class Slow(Begins):
+    def at_init(self) -> None:
+        Path(self.begun).touch()
         LET_GO.wait()
 
 
@@ -325,17 +346,17 @@ def test_a_forked_worker_dies_like_any_other(fault: type[Sound]) -> None:
 
 
 @pytest.fixture
-def short_grace(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(failure, "LEAST_GRACE", 0.3)
-    return
+def grace(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    return lambda seconds: monkeypatch.setattr(failure, "LEAST_GRACE", seconds)
 
 
 @pytest.mark.parametrize("fault", STUCK, ids=lambda kind: kind.__name__)
-def test_a_worker_hangs(fault: type[Sound], short_grace: None) -> None:
-    with Pool(with_fault(fault), workers=2, step_timeout=0.3, close_timeout=0.3) as pool:
+def test_a_worker_hangs(fault: type[Sound], grace: Callable[[float], None]) -> None:
+    grace(600.0)
+    with Pool(with_fault(fault), workers=2, close_timeout=0.3) as pool:
         warm(pool, 2)
-        with within(2.5), pytest.raises(WorkerTimeout) as caught:
-            pool.step(ACTIONS)
+        with pytest.raises(WorkerTimeout) as caught:
+            pool.step_without(0, limit=0.3)
         error = caught.value
         check_where(error, "step", process=True)
         assert isinstance(error, TimeoutError)
@@ -349,6 +370,7 @@ def test_a_worker_hangs(fault: type[Sound], short_grace: None) -> None:
             pool.step(ACTIONS)
         # the other worker is as good as ever; the late one is killed when its grace is over
         pool.reset(slots=[2, 3], seeds=[1, 2])
+        grace(0.3)
         with within(3.0), pytest.raises(WorkerDied, match="SIGKILL"):
             pool.reset(slots=[0, 1])
         with pytest.raises(BrokenPool):
@@ -358,22 +380,27 @@ def test_a_worker_hangs(fault: type[Sound], short_grace: None) -> None:
 
 
 def test_close_after_a_hang_keeps_its_deadline() -> None:
-    pool = Pool(with_fault(faults.DeafToTerm), workers=2, step_timeout=0.2, close_timeout=0.3)
+    pool = Pool(with_fault(faults.DeafToTerm), workers=2, close_timeout=0.3)
     warm(pool, 2)
     with pytest.raises(WorkerTimeout):
-        pool.step(ACTIONS)
+        pool.step_without(0, limit=0.2)
     with within(0.3 + 1.0 + 0.3):
         pool.close()
 
 
-def test_a_late_reply_is_never_taken_for_a_later_one() -> None:
-    with Pool(with_fault(faults.SlowOnce, seconds=0.6), workers=2, step_timeout=0.2) as pool:
+def test_a_late_reply_is_never_taken_for_a_later_one(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with Pool(with_fault(Gated, gate=str(gate)), workers=2) as pool:
         warm(pool, 2)
         with pytest.raises(WorkerTimeout) as caught:
-            pool.step(ACTIONS)
+            pool.step_without(0, limit=2.0)
         partial = caught.value.partial
         before = partial.observations.tobytes()
-        batch = pool.reset(slots=[0, 1], seeds=[70, 80])  # waits behind the late step, under a clock of its own
+        pool.calls.step_timeout = 2.0  # the late step has taken as long: the reset behind it has a clock of its own
+        pool.lockstep.post_reset(slots=[0, 1], seeds=[70, 80])
+        gate.touch()
+        batch = pool.lockstep.wait()
+        pool.calls.step_timeout = None
         assert batch.observations[:2].tobytes() == np.array([[70, 0, 0, 0], [80, 0, 0, 0]], np.float32).tobytes()
         assert batch.observations[2:].tobytes() == sound_rows([2, 3], [3, 3]).tobytes()
         for t in range(1, 15):
@@ -385,15 +412,19 @@ def test_a_late_reply_is_never_taken_for_a_later_one() -> None:
         assert not pool.workers[0].late
 
 
-def test_a_late_reply_never_writes_in_rows_that_were_handed_out() -> None:
+def test_a_late_reply_never_writes_in_rows_that_were_handed_out(tmp_path: Path, grace: Callable[[float], None]) -> None:
     """While the late worker is at work, a batch of the others is handed out; its rows stay what they were."""
-    with Pool(with_fault(faults.SlowOnce, seconds=0.6), workers=2, step_timeout=0.2) as pool:
+    grace(600.0)
+    gate = tmp_path / "gate"
+    with Pool(with_fault(Gated, gate=str(gate)), workers=2) as pool:
         warm(pool, 2)
         with pytest.raises(WorkerTimeout):
-            pool.step(ACTIONS)
+            pool.step_without(0, limit=0.2)
         held = [pool.reset(slots=[2, 3], seeds=[s, s]) for s in range(8)]
         before = [batch.observations.tobytes() for batch in held]
-        pool.reset(slots=[0, 1])
+        pool.lockstep.post_reset(slots=[0, 1])
+        gate.touch()
+        pool.lockstep.wait()
         assert [batch.observations.tobytes() for batch in held] == before
 
 
@@ -402,27 +433,40 @@ def test_in_the_caller_a_deadline_is_measured(setup: dict[str, Any], caplog: pyt
     """It cannot be enforced there: the results come, with one warning and a count."""
     with (
         caplog.at_level(logging.WARNING, "treadle"),
-        # so long that the worker beside the caller's slots is not late itself on a busy machine
-        Pool(with_fault(faults.SlowOnce, seconds=1.0), step_timeout=0.5, **setup) as pool,
+        # so long that nothing else is late on a busy machine, the worker beside the caller's slots least of all
+        Pool(with_fault(faults.SlowOnce, seconds=4.0), step_timeout=3.0, **setup) as pool,
     ):
         warm(pool, 2)
         assert pool.step(ACTIONS).rewards.tolist() == [3] * 4
         assert pool.step(ACTIONS).rewards.tolist() == [4] * 4
         assert pool.calls.overruns == 1
-    assert sum("0.5 s" in record.message for record in caplog.records) == 1
+    assert sum("the limit is 3 s" in record.message for record in caplog.records) == 1
 
 
 def test_without_a_limit_one_warning_is_given(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("treadle.pool.calls.STILL_WAITING", 0.2)
-    with Pool(with_fault(faults.SlowOnce, seconds=0.9), workers=2) as pool:
+    gate, overdue, looks = tmp_path / "gate", Calls._overdue, 0
+
+    def counted(calls: Calls, worker: Any, now: float) -> Any:
+        nonlocal looks
+        found = overdue(calls, worker, now)
+        looks += bool(caplog.messages)
+        if looks == 5:  # the warning's own, and four that could give another
+            gate.touch()
+        return found
+
+    with Pool(with_fault(Gated, gate=str(gate)), workers=2) as pool:
         warm(pool, 2)
         with caplog.at_level(logging.WARNING, "treadle"):
-            assert pool.step(ACTIONS).rewards.tolist() == [3] * 4
+            pool.lockstep.post_step(ACTIONS)
+            until(lambda: pool.answered(0))
+            monkeypatch.setattr("treadle.pool.calls.STILL_WAITING", 0.2)  # the other worker has answered
+            monkeypatch.setattr(Calls, "_overdue", counted)
+            assert pool.lockstep.wait().rewards.tolist() == [3] * 4
     (record,) = [r for r in caplog.records if r.name == "treadle"]
     assert "slot 1" in record.message
-    assert "faults.py" in record.message
+    assert "kit.py" in record.message
 
 
 def test_the_number_of_a_dead_worker_is_its_own_until_it_is_buried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def test_the_caller_is_killed(doing: str, method: str) -> None:
     below = descendants(script.process.pid)
     assert set(workers) <= below
     os.kill(script.process.pid, signal.SIGKILL)
-    until(lambda: not any(alive(pid) for pid in below), 5.0, f"alive: {[p for p in below if alive(p)]}")
+    until(lambda: not any(alive(pid) for pid in below), what=f"alive: {[p for p in below if alive(p)]}")
     script.end()
 
 
@@ -111,7 +111,7 @@ def test_the_whole_session_is_killed() -> None:
     os.killpg(script.process.pid, signal.SIGKILL)
     until(lambda: not any(alive(pid) for pid in below))
     script.end()
-    assert own_shm() <= before
+    until(lambda: own_shm() <= before)  # that of another session beside this one goes
 
 
 def test_a_fork_server_that_is_just_dying_is_replaced() -> None:
@@ -131,7 +131,7 @@ def test_a_fork_server_that_is_just_dying_is_replaced() -> None:
 def test_the_fork_server_is_killed_and_workers_live_on() -> None:
     script = Script("""
         from treadle.worker import forkserver
-        pool = Pool([gym_env(Sound)] * 2, workers=2)
+        pool = Pool([gym_env(Sound)] * 2, workers=2, close_timeout=60.0)
         pool.reset()
         os.kill(forkserver.server().pid, signal.SIGKILL)
         pool.step([0] * 2)
@@ -143,5 +143,5 @@ def test_the_fork_server_is_killed_and_workers_live_on() -> None:
         say(took=time.monotonic() - start)
     """)
     assert script.hear() == {"rewards": [[2, 2], [1, 1]]}
-    assert script.hear()["took"] < 3
+    assert script.hear()["took"] < 30
     assert script.end() == (0, "")

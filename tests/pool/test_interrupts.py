@@ -61,8 +61,8 @@ def test_resets_that_are_interrupted_in_a_row_leave_one_to_wait_for(tmp_path: Pa
         assert owing() == 1
         for _ in range(3):
             soon = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-            soon.start()
             with pytest.raises(KeyboardInterrupt):
+                soon.start()
                 pool.reset(seeds=seeds)
             soon.join()
             assert owing() == 1, injector.moment
@@ -108,14 +108,16 @@ def test_a_step_that_settles_an_interrupted_one_may_be_interrupted_too(inline: i
     assert point > 50
 
 
-def test_an_interrupt_in_the_middle_of_a_step() -> None:
+def test_an_interrupt_in_the_middle_of_a_step(tmp_path: Path) -> None:
     """A real SIGINT. The step is dropped, the next one says that a reset comes first, and then the data is right."""
-    script = Script("""
-        class Tells(faults.SlowOnce):
+    gate = tmp_path / "gate"
+    body = """
+        class Tells(Sound):
             def at_step(self, sound):
                 say(slow=True)
-                super().at_step(sound)
-        pool = Pool([gym_env(Sound)] * 3 + [gym_env(Tells, kwargs=dict(at=3, seconds=0.4))], workers=2)
+                while not os.path.exists(sys.argv[1]):
+                    time.sleep(0.005)
+        pool = Pool([gym_env(Sound)] * 3 + [gym_env(Tells, kwargs=dict(at=3))], workers=2)
         pool.reset(seeds=range(4))
         for _ in range(2):
             pool.step([0, 1, 2, 3])
@@ -134,10 +136,12 @@ def test_an_interrupt_in_the_middle_of_a_step() -> None:
             batch = pool.step([3, 2, 1, 0])
             say(rows=batch.observations.tolist(), rewards=batch.rewards.tolist())
         pool.close()
-    """)
+    """
+    script = Script(body, str(gate))
     assert script.hear() == {"slow": True}
     script.process.send_signal(signal.SIGINT)
     assert script.hear() == {"interrupted": True}
+    gate.touch()
     for _ in range(2):
         told = script.hear()["refused"]
         assert told.startswith("slots [0, 1, 2, 3] moved on in a step that failed, timed out or was interrupted"), told
@@ -156,14 +160,23 @@ def test_interrupts_at_random_moments(inline: int) -> None:
     refused: list[str] = []
     with Pool(with_fault(Sound, n=4), workers=2, inline=inline) as pool:
         warm(pool, 0)
+        took = []
+        for _ in range(200):
+            began = time.perf_counter()
+            pool.step(ACTIONS)
+            took.append(time.perf_counter() - began)
+        longest = 15 * float(np.median(took))  # on each machine: an alarm may cut one of ten steps short, or none
+        check_together(pool.reset(seeds=range(7, 7 + pool.n)))
         previous = signal.signal(signal.SIGALRM, raise_interrupt)
         try:
             rng = np.random.default_rng(0)
-            for _ in range(1500):
+            for tries in itertools.count():
+                if tries >= 1500 and interrupts > 500 and len(refused) > 200 and steps > 100:
+                    break
                 known = len(refused)
                 try:  # the alarm goes off once, in a step or after all of them
                     armed.append(True)
-                    signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-6, 1e-3)))
+                    signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-6, longest)))
                     try:
                         for _ in range(10):
                             check_together(pool.step(ACTIONS))
@@ -182,10 +195,7 @@ def test_interrupts_at_random_moments(inline: int) -> None:
             signal.signal(signal.SIGALRM, previous)
         check_together(pool.reset(seeds=range(7, 7 + pool.n)))
         assert pool.step(ACTIONS).rewards.tolist() == [1] * 4
-    assert interrupts > 500
     assert all(told.startswith("slots [0, 1, 2, 3] moved on") for told in refused)
-    assert len(refused) > 200
-    assert steps > 100
 
 
 @pytest.mark.parametrize(

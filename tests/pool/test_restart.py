@@ -108,7 +108,8 @@ def test_a_worker_that_dies_at_its_first_request_again_and_again(monkeypatch: py
         assert numbers(pool, worker, 3) == [0, 1, 2]
 
 
-def test_a_restart_can_be_delayed() -> None:
+def test_a_restart_can_be_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure, "BACKOFF", 2.0)
     with Pool([Counter], workers=1, rows=False, on_failure="restart") as pool:
         (worker,) = pool.workers
         for delay in (0.0, failure.BACKOFF):

@@ -45,6 +45,7 @@ def _page() -> Iterator[Any]:
         with sync_api.sync_playwright() as started:
             browser = started.chromium.launch(executable_path=CHROMIUM or "chromium", args=["--no-sandbox"])
             page = browser.new_page()
+            page.set_default_timeout(120_000)
             here = f"http://127.0.0.1:{server.server_port}/"
             page.route("**/*", lambda route: route.continue_() if route.request.url.startswith(here) else route.abort())
             page.goto(here)

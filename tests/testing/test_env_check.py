@@ -24,6 +24,7 @@ from zoo.faults import ZOO
 
 FAST = {"Sound", "IgnoresItsSeed", "MissingKey", "HasChildren", "Leaks", "OsExits", "Chatters", "NoOptions", "Plain"}
 QUICK: dict[str, Any] = {"seconds": scaled(2.0), "timeout": scaled(20.0)}  # steps tried depend on them
+PATIENT = {**QUICK, "seconds": scaled(60.0)}  # for what ends by itself, in a step that is known
 HOW: dict[str, Any] = {"StepRaises": {"at": 200}, "Leaks": {"megabytes": 1}}  # settings
 BRIEF = {name for name, kind in ZOO.items() if kind.found == "hangs"} | {"HangsInInit"}
 BEYOND = {"SlowOnce"}  # what no check can see
@@ -48,18 +49,18 @@ def test_each_of_the_zoo_is_found(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(BRIEF))
 def test_each_that_hangs_is_found(name: str) -> None:
-    report = check_env(ZOO[name], seconds=0.5, timeout=1.0)
+    report = check_env(ZOO[name], seconds=0.5, timeout=scaled(3.0))
     assert report.found(ZOO[name].found), str(report)
 
 
 def test_a_death_is_placed() -> None:
-    (finding,) = check_env(Segfaults, **QUICK).findings
+    (finding,) = check_env(Segfaults, **PATIENT).findings
     assert (finding.level, finding.about) == ("fault", "dies")
     assert re.search(r"further steps: the worker was ended by SIGSEGV, at .*test_env_check.py:\d+$", finding.what)
 
 
 def test_what_raises_is_placed() -> None:
-    (finding,) = check_env(RaisesLate, **QUICK).findings
+    (finding,) = check_env(RaisesLate, **PATIENT).findings
     assert re.search(
         r"^ZeroDivisionError: .*, in step 1 of episode 21 from seed 0, at test_env_check.py:\d+ \(\d+ times\)$",
         finding.what,

@@ -82,6 +82,7 @@ WRONG = {
     "not_an_environment": "which is not a Gymnasium environment: it has no step and reset",
     "nothing": "has no 'nothing'",
 }
+COUNTED = {"NeverEnds", "LeaksFiles"}  # found after so many steps and episodes, however long they take
 FAST = {
     "RaisesInStep",
     "RaisesForSomeSeeds",
@@ -116,7 +117,8 @@ def check(name: str, cwd: Path, *options: str) -> subprocess.CompletedProcess[st
 @pytest.mark.parametrize("name", some(FAULTS | WARNINGS))
 def test_each_is_found(name: str, tmp_path: Path) -> None:
     about, says = (FAULTS | WARNINGS)[name]
-    done = check(name, tmp_path, "--json")
+    counted = ("--seconds", "60") if name in COUNTED else ()
+    done = check(name, tmp_path, "--json", *counted)
     assert (done.returncode, done.stderr) == (int(name in FAULTS), ""), done.stdout
     first = json.loads(done.stdout)["findings"][0]
     assert (first["level"], first["about"]) == ("fault" if name in FAULTS else "warning", about), done.stdout

@@ -97,6 +97,7 @@ def still(observations: Any) -> Any:
 
 @pytest.mark.parametrize(("env", "policy"), [("CartPole-v1", None), (Waits, still)])
 def test_the_last_line_makes_a_vector(env: Any, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.wire.bell.cores", lambda: 2)  # with one, no partial batch is tried
     monkeypatch.setattr(tuning, "TURN", 0.02)
     doing: list[str] = []
     found = treadle.tune(env, policy, num_envs=4, seconds=0.1, progress=doing.append)

@@ -16,13 +16,14 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from pool.kit import Pool, within
+from pool.kit import Pool, start_ends_with, within
 from pool.scripts import Script
 from treadle.errors import StartupFailed
 from treadle.pickling import dumps
 from treadle.program.gym_env import EnvRecipe
 from treadle.program.policies import load_object
 from treadle.sample.named import Named
+from treadle.vector import shares
 from treadle.vector.gymnasium import VectorEnv
 from treadle.worker import forking, forkserver
 from treadle.worker.modules import named, worth_preloading
@@ -83,6 +84,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Written
     written = Written(folder, re.sub(r"\W", "_", tmp_path.name))
     monkeypatch.syspath_prepend(str(folder))
     importlib.invalidate_caches()
+    if len(forkserver.servers()) > 1:  # what other tests have left would be counted
+        forkserver.stop()
     yield written
     forkserver.stop()  # it would keep the folder, and a server for each test, until others come
 
@@ -318,6 +321,7 @@ def test_a_vector_without_workers_starts_nothing_but_its_probe(
 ) -> None:
     """`there`: a server for its module, which other workers have needed; then the probe is a fork of that one."""
     monkeypatch.setattr("treadle.wire.bell.cores", lambda: 2)
+    monkeypatch.setattr(shares, "_time_to_wake", lambda pool: 1.0)  # seconds: no batch of these is as long
     package.write()
     if there:
         package.told()
@@ -346,8 +350,14 @@ def test_a_start_that_is_late_says_where_it_stands(package: Written) -> None:
     package.write(body="time.sleep(600)")
     with within(5.0), pytest.raises(StartupFailed, match=rf"still importing '{package.name}'.*preload=\(\)"):
         package.told(start_timeout=0.5)
-    with within(5.0), pytest.raises(StartupFailed, match=rf"(?s)0 of 2 workers.*preload=.*{package.name}\.py"):
-        package.told(start_timeout=0.5, preload=())
+
+
+def test_a_worker_whose_start_is_late_says_where_it_stands(package: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = package.path.with_suffix(".begun")
+    package.write(body=f"open({str(begun)!r}, 'w').close()\ntime.sleep(600)")
+    start_ends_with(begun, monkeypatch)
+    with pytest.raises(StartupFailed, match=rf"(?s)0 of 1 workers.*preload=.*{package.name}\.py"):
+        package.told(1, start_timeout=60.0, preload=())
 
 
 def test_ctrl_c_while_modules_are_imported(package: Written) -> None:

@@ -170,19 +170,24 @@ class Storm:
     def __init__(self, folder: Path, seed: int, kinds: tuple[str, ...], ledger: Ledger, above: str) -> None:
         self._folder, self._rng, self._kinds, self._ledger = folder, random.Random(seed), kinds, ledger
         self.on, self._over, self._above = threading.Event(), threading.Event(), above
-        self._doomed = set[int]()
+        self._doomed, self._striking = set[int](), threading.Lock()
         self._thread = threading.Thread(target=self._blow)
         self._thread.start()
 
     def _blow(self) -> None:
         while not self._over.wait(self._rng.uniform(0.02, 0.3)):
             pids = [pid for pid in self.living() if pid not in self._doomed]
-            if self.on.is_set() and pids:
-                pid, kind = self._rng.choice(pids), self._rng.choice(self._kinds)
-                if self._above and self._rng.random() < 0.1:
-                    pid, kind = _ancestor(pid, self._above), "SIGKILL"
-                with contextlib.suppress(ProcessLookupError):
+            with self._striking, contextlib.suppress(ProcessLookupError):
+                if self.on.is_set() and pids:
+                    pid, kind = self._rng.choice(pids), self._rng.choice(self._kinds)
+                    if self._above and self._rng.random() < 0.1:
+                        pid, kind = _ancestor(pid, self._above), "SIGKILL"
                     self._strike(pid, kind)
+
+    def calm(self) -> None:
+        """Strike no more; the latest strike is over."""
+        with self._striking:
+            self.on.clear()
 
     def _strike(self, pid: int, kind: str) -> None:
         if kind in ZOO:
@@ -311,7 +316,7 @@ def vector(batches: Callable[[Trial, VectorEnv], Iterator[Batch]], mode: Autores
             for batch in batches(trial, env):
                 slots.take(batch)
                 ledger.sent += 0 if batch[2] is None else len(batch[0])
-                trial.storm.on.set() if trial.more() else trial.storm.on.clear()
+                trial.storm.on.set() if trial.more() else trial.storm.calm()
             ledger.missed = max(0, 2 * ledger.deaths - int(env.stats().restarts.sum()))
         for seed, count, total in slots.begun:
             with contextlib.closing(
@@ -454,14 +459,14 @@ def by_index(made: Callable[..., Made], **how: Any) -> Callable[[Trial], None]:
     def run(trial: Trial) -> None:
         ledger, number = trial.ledger, 0
         while not number or trial.more():
-            trial.storm.on.clear()
+            trial.storm.calm()
             calm = dict(made(trial, number, **how))
             trial.storm.on.set()
             seen = Counter[int]()
             for index, data in made(trial, number, **how):
                 seen[index] += 1
                 if not trial.more():
-                    trial.storm.on.clear()
+                    trial.storm.calm()
                 ledger.unlike_calm += calm.get(index) != data
             ledger.sent += len(calm)
             ledger.received += seen.total()
@@ -561,7 +566,7 @@ def brave(name: str, seconds: float, seed: int = 0) -> Ledger:
                 continue
             before = _held()
             face(Trial(ledger, storm, more, partial(Chaotic, folder, os.getpid())))
-            storm.on.clear()
+            storm.calm()
             end, after = time.monotonic() + 10, _held()
             # what ends takes its time, in other threads too
             while (

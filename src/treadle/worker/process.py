@@ -38,6 +38,7 @@ from treadle.worker.worker import Common, Worker
 
 START_METHODS = ("forkserver", "spawn", "fork")
 PAYLOAD_TIMEOUT = 30.0  # seconds for the rest of a message that a worker has announced
+STACK_SECONDS = 2.0  # seconds in which a worker may tell its stack; one that is stopped does not
 OWN, CGROUP, VMSTAT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"), Path("/proc/vmstat")
 
 Kills = dict[str, int]  # file -> how many processes it counts as killed; files without such a count are left out
@@ -215,15 +216,14 @@ class ProcessWorker(Worker):
         self._ended = bool(self._watch.poll(0))
         return self._ended
 
-    def stack(self, timeout: float = 0.5) -> str:
+    def stack(self) -> str:
         """Return its Python stack now, also if it holds the GIL in C; "" if it does not answer (stopped, dying)."""
         before = max(child.REPORT, os.fstat(self._crash).st_size)
         try:
             os.kill(self._child.pid, child.STACK_SIGNAL)
         except ProcessLookupError:
             return ""
-        deadline = time.monotonic() + timeout
-        size = before
+        deadline, size = time.monotonic() + STACK_SECONDS, before
         while time.monotonic() < deadline:
             last, size = size, os.fstat(self._crash).st_size
             if size > before and size == last:
