@@ -573,7 +573,7 @@ def test_what_waits_in_the_caller_is_bounded(tmp_path: Path, monkeypatch: pytest
     def watch() -> None:
         """Until nothing has been begun for a second, as there is little room: before that some node may be starting."""
         nonlocal most
-        still, limit = 0, time.monotonic() + 100
+        still, limit = 0, time.monotonic() + LIMIT
         while still < 20 and most < plenty and time.monotonic() < limit and not over.wait(0.05):
             now = begun.stat().st_size if begun.exists() else 0
             still = still + 1 if now == most and now > room // 2 else 0
