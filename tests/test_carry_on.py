@@ -137,7 +137,7 @@ def test_an_answer_that_comes_too_late_names_it_too() -> None:
                 threading.Event().wait(20)
             return super().step(0)
 
-    with closing(VectorEnv([Slow] * 2, workers=2, inline=0, step_timeout=0.3)) as envs:
+    with closing(VectorEnv([Slow] * 2, workers=2, inline=0, step_timeout=2.0)) as envs:
         envs.reset()
         with pytest.raises(
             WorkerTimeout,

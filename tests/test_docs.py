@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import require
+from conftest import require, scaled
 from run_page import CODE, Block, Different, Page, blocks_of, masked, sessions
 
 ROOT = Path(__file__).parent.parent
@@ -49,7 +49,7 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
         require(library)
     runner = Path(__file__).parent / "run_page.py"
     done = subprocess.run(
-        [sys.executable, runner, page], cwd=tmp_path, capture_output=True, text=True, timeout=390, check=False
+        [sys.executable, runner, page], cwd=tmp_path, capture_output=True, text=True, timeout=scaled(390), check=False
     )
     assert done.returncode == 0, done.stderr
 
@@ -67,7 +67,7 @@ def test_the_python_of_the_readme_runs_where_there_are_no_fork_servers(tmp_path:
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, runner, page], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True,
-        text=True, timeout=390, check=False,
+        text=True, timeout=scaled(390), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("worker processes are made for Linux (fork, pidfds), and this is darwin") == 1

@@ -61,7 +61,7 @@ def test_a_limit_ends_its_own_test_and_not_the_run(tmp_path: Path) -> None:
         def test_waits_for_a_lock():
             threading.Event().wait()
 
-        @pytest.mark.timeout(1)
+        @pytest.mark.timeout(3)
         def test_leaves_a_child():
             subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE).wait()
 
@@ -75,7 +75,7 @@ def test_a_limit_ends_its_own_test_and_not_the_run(tmp_path: Path) -> None:
             yield
             time.sleep(60)
 
-        @pytest.mark.timeout(1)
+        @pytest.mark.timeout(3)
         def test_ends(slow_end):
             pass
 

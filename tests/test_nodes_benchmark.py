@@ -31,6 +31,6 @@ def test_what_is_sent_and_received_is_counted() -> None:
 def test_a_turn_makes_what_was_wanted(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "RATES", {"cartpole": 3_000, "pong": 1, "sample": 3_000})
     found = nodes.collecting(count, 1.0)
-    assert 0 < found.env_steps < 3_600
+    assert 0 < found.env_steps < 6_000  # the shortest episodes come first
     with nodes.sampling(count, 1.0) as turn:
         assert turn().env_steps >= 3_000

@@ -152,7 +152,8 @@ def told(out: Path) -> list[dict]:
 
 
 def test_a_killed_evaluation_is_resumed(tmp_path: Path) -> None:
-    play = ("eval", f"{ZOO}:Walk", "--episodes", 4000, "--quiet", "--out")
+    gate = json.dumps({"gate": str(tmp_path), "free": 1000})  # a worker: together they cannot come to the end
+    play = ("eval", f"{ZOO}:Gated", "--env-kwargs", gate, "--episodes", 4000, "--quiet", "--out")
     out, whole = tmp_path / "parted", tmp_path / "whole"
     process = started(*play, out, "--workers", 2)
     until(
@@ -161,6 +162,7 @@ def test_a_killed_evaluation_is_resumed(tmp_path: Path) -> None:
     process.kill()
     process.communicate()
     assert len(told(out)) < 4000
+    (tmp_path / "open").touch()
     done = treadle(*play, out, "--workers", 1, "--resume")
     assert (done.returncode, done.stderr) == (0, "")
     assert treadle(*play, whole, "--workers", 2).returncode == 0

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from conftest import scaled
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -27,6 +29,6 @@ def load(name: str) -> ModuleType:
 def run_script(name: str, *arguments: str, save: Path, timeout: float) -> list[dict[str, Any]]:
     """As a user runs it, in a process of its own: torch's threads and generator are global. What it saved."""
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments, "--save", str(save)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(timeout))
     assert done.returncode == 0, done.stderr
     return json.loads(save.read_text())

@@ -180,9 +180,17 @@ def test_what_a_node_of_four_gets(mine: int, share: tuple[int, int], soon: float
     assert wanted(4, mine, share, soon, left) == found
 
 
-def test_what_is_made_in_a_while_is_no_guess_from_a_moment() -> None:
-    assert made_in(2.0, 100, monotonic(), 4) == 50.0  # as if they had taken a second
-    assert 4.9 < made_in(2.0, 100, monotonic() - 10.0, 4) <= 5.0
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> float:
+    """The time at which the clock stands still, for the code that decides."""
+    now = monotonic()
+    monkeypatch.setattr("treadle.sample.nodes.monotonic", lambda: now)
+    return now
+
+
+def test_what_is_made_in_a_while_is_no_guess_from_a_moment(still: float) -> None:
+    assert made_in(2.0, 100, still, 4) == 50.0  # as if they had taken a second
+    assert made_in(2.0, 100, still - 10.0, 4) == pytest.approx(5.0)
     assert made_in(2.0, 100, float("inf"), 0) == 200.0
 
 
@@ -198,10 +206,10 @@ def test_what_is_made_in_a_while_is_no_guess_from_a_moment() -> None:
     ],
 )
 def test_a_nodes_workers_share_its_orders(
-    seconds: float, fed: int, more: bool, exact: bool, found: tuple[int, int]
+    seconds: float, fed: int, more: bool, exact: bool, found: tuple[int, int], still: float
 ) -> None:
     source = Fed(0)
-    source.since, source.exact, source.tally.episodes = monotonic() - seconds, exact, int(4000 * max(1.0, seconds))
+    source.since, source.exact, source.tally.episodes = still - seconds, exact, int(4000 * max(1.0, seconds))
     source.fed.feed(range(fed + 1), more)
     index = source.fed.take()
     assert index is not None

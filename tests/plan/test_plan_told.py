@@ -35,7 +35,7 @@ def test_a_death_in_a_rollout_and_an_item_that_always_kills_are_named() -> None:
 
 
 def test_a_missed_deadline_names_the_item() -> None:
-    with walks(1, step_timeout=0.5) as env:
+    with walks(1, step_timeout=2.0) as env:
         state, _, _ = env.reset()
         with pytest.raises(WorkerTimeout, match="in item 1 of a batch: ") as caught:
             env.step_batch([0, 4, 0], [state] * 3)

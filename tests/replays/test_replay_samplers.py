@@ -73,7 +73,7 @@ def test_an_episode_by_arrival_that_raised_is_replayed_from_its_generators_state
 
 @pytest.mark.parametrize("fault", ["segfault", "hang"])
 def test_what_ended_a_worker_by_index_is_found_among_what_it_was_given(fault: str, tmp_path: Path) -> None:
-    limit = {"step_timeout": 1.0} if fault == "hang" else {}
+    limit = {"step_timeout": 3.0} if fault == "hang" else {}
     error = failed(MultiprocessingSampler, Faulty(fault), ordered=True, **limit)
     for source, trust in ((treadle.last_failure(), False), (error.repro.save(tmp_path / "one"), True)):
         result = treadle.replay(source, trust=trust)

@@ -121,8 +121,7 @@ def test_an_address_opens_its_episode_and_a_filter_shows_its_own(browser: Any, p
 def test_of_many_rows_those_are_made_that_are_looked_at(browser: Any, pages: dict[str, Path]) -> None:
     opened = Opened(browser, pages["many"])
     page = opened.page
-    took = page.evaluate("performance.getEntriesByType('navigation')[0].domComplete")
-    assert took < 2_000
+    assert page.locator("#rows tr").count() < 200
     page.evaluate("document.getElementById('frame').scrollTop = 1e9")
     page.wait_for_selector("#e9999")
     assert page.locator("#rows tr").count() < 200
