@@ -278,8 +278,8 @@ def test_a_worker_that_died_between_two_samplings_is_noticed_at_the_next(caplog:
     with make(MultiprocessingSampler, Coin(), Walk()) as sampler:
         sampler.obtain_samples(0, 30, None)
         os.kill(sampler._sampling.pool.workers[0].pid, signal.SIGKILL)
-        assert len(sampler.obtain_samples(0, 3000, None)) >= 3000
-        assert "worker 0 is dropped" in caplog.text
+        while "worker 0 is dropped" not in caplog.text:  # on a busy machine it dies late, and the other one plays on
+            assert len(sampler.obtain_samples(0, 3000, None)) >= 3000
 
 
 # -- what cannot work -------------------------------------------------------------------------------------------------
