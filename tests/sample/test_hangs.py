@@ -111,7 +111,7 @@ def same(a: list[Episode], b: list[Episode]) -> bool:
 @pytest.fixture
 def stacks_may_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that waits for a core, too, has the time to write its stack."""
-    monkeypatch.setattr(ProcessWorker.stack, "__defaults__", (20.0,))
+    monkeypatch.setattr(ProcessWorker.stack, "__defaults__", (5.0,))
 
 
 @pytest.mark.usefixtures("stacks_may_be_late")

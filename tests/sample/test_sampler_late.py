@@ -66,8 +66,10 @@ def sampler(envs: Any, agent: Any = None, **more: Any) -> MultiprocessingSampler
 
 @pytest.mark.parametrize("where", ["step", "reset"])
 def test_a_failure_that_comes_late_is_raised_by_the_next_sampling(where: str, tmp_path: Path) -> None:
-    gate = tmp_path / "open"
-    with sampler([Walk(), Gated(gate, where, ValueError("always"))], on_failure="raise") as late:
+    gate, there = tmp_path / "open", tmp_path / "there"
+    with sampler([Walk(), Gated(gate, where, ValueError("always"), there)], on_failure="raise") as late:
+        while not there.exists():  # an order that is stopped before its first step begins no episode
+            late.obtain_samples(0, 20, None)
         for i in range(30):
             assert len(late.obtain_samples(i, 20, None)) >= 20
         gate.touch()
@@ -172,9 +174,11 @@ def test_a_worker_that_hangs_over_samplings_misses_its_deadline(
     on_failure: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     envs = [Walk(), Gated(tmp_path / "never", "reset")]
+    # worker 0 may be late, too, where the machine stalls: only one that is replaced is not missed
+    limit = 0.3 if on_failure == "restart" else 2.0
     with (
         caplog.at_level(logging.WARNING, "treadle"),
-        sampler(envs, on_failure=on_failure, step_timeout=0.3) as late,
+        sampler(envs, on_failure=on_failure, step_timeout=limit) as late,
     ):
         if on_failure == "raise":
             with pytest.raises(WorkerTimeout, match="worker 1, pid"):
@@ -184,7 +188,7 @@ def test_a_worker_that_hangs_over_samplings_misses_its_deadline(
         said = "worker 1 is dropped" if on_failure == "drop" else "worker 1 is replaced"
         while said not in caplog.text:
             late.obtain_samples(0, 20, None)
-        assert "0.3 s)" in caplog.text  # the limit
+        assert f" {limit:g} s)" in caplog.text
 
 
 @BOTH
