@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import math
 import os
 import signal
 import threading
@@ -108,6 +110,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture)
 def decided(monkeypatch: pytest.MonkeyPatch, two_cores: None) -> None:
     """However busy the machine is: `ALL` workers, as soon as anything is known."""
     monkeypatch.setattr(growth, "WINDOW", 0.04)
+    monkeypatch.setattr(growth.Growth, "_room", lambda growth: math.inf)  # and however little memory it has left
     monkeypatch.setattr(growth, "worth_having", lambda load, most, left, starting: int(min(most, ALL)))
 
 
@@ -308,15 +311,29 @@ def test_environments_that_compute_get_none(no_strangers: None, caplog: Any) -> 
             self.t += 1
             return self.look(), 0.0, self.t >= self.end, False, {}
 
-    assert len(made(Computes, 60)) == 60
+    # without an end: orders are large, and no worker waits for a caller that waits for a core
+    played = treadle.collect(Computes, seed=4)
+    assert len(list(itertools.islice(played, 60))) == 60
+    played.close()  # type: ignore[attr-defined]
     assert not said(caplog)
 
 
 def test_the_summary_says_so(decided: None, tmp_path: Path) -> None:
     class Slow(Waits):
-        seconds = 0.05
+        """Slow until all that were added play."""
 
-    stored = collected(Slow, episodes=60, seed=4, out=tmp_path / "run")
+        def __init__(self, there: Path) -> None:
+            self.there = there
+
+        def reset(self, **given: Any) -> Any:
+            if added():
+                (self.there / os.environ[NUMBER]).touch()
+            self.seconds = 0.0 if len(os.listdir(self.there)) == ALL - FIRST else 0.05
+            return super().reset(**given)
+
+    there = tmp_path / "there"
+    there.mkdir()
+    stored = collected(partial(Slow, there), episodes=600, seed=4, out=tmp_path / "run", **NUMBERED)
     summary = stored.summary
     assert summary is not None
     assert summary.added == ALL - FIRST
@@ -375,7 +392,14 @@ def test_in_order_of_arrival_the_number_decides_what_is_sampled(decided: None, c
 
 @pytest.mark.parametrize("on_failure", ["raise", "drop"])
 def test_a_sampler_does_not_miss_what_cannot_be_built(on_failure: str, decided: None, caplog: Any) -> None:
-    assert len(list(sampled(partial(NoMoreOfThem, "raises"), **NUMBERED, on_failure=on_failure))) == 5
+    given: dict[str, Any] = {"ordered": True, "seed": 4, "max_episode_length": 20, "on_failure": on_failure, **NUMBERED}
+    make = partial(NoMoreOfThem, "raises")
+    with treadle.MultiprocessingSampler(agents=Agent(), envs=make, **given) as sampler:
+        while len(said(caplog, "could not be added")) < ALL - FIRST:  # however long they take to start
+            assert len(sampler.obtain_samples(0, 200, {"value": 1}).rewards) >= 200
+        assert len(sampler.obtain_samples(1, 200, {"value": 2}).rewards) >= 200
+        assert len(sampler.obtain_exact_episodes(3, {"value": 1}).lengths) >= 3
+        assert len(sampler.evaluate(10, {"value": 2}).returns) == 10
     assert len(said(caplog, "could not be added")) == ALL - FIRST
 
 

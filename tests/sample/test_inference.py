@@ -20,6 +20,7 @@ import treadle
 from treadle.errors import UsageError
 from treadle.play.episode import Episode
 from treadle.sample.failed import CollectionFailed
+from treadle.worker.life import State
 
 
 class Walk(gym.Env):
@@ -534,7 +535,7 @@ def test_killing_workers_again_and_again_changes_no_byte(batching: dict[str, Any
             found.append(key(episode))
             if count % 20 == 7:
                 worker = run.pool.workers[int(numbers.integers(2))]
-                if worker.pid:
+                if worker.pid and worker.state not in (State.DEAD, State.GONE):  # else the number may be another's
                     os.kill(worker.pid, [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT][killed % 3])
                     killed += 1
         restarts = run.tally.restarts

@@ -33,7 +33,7 @@ from treadle import (
 from treadle.play.contract import BadStep
 from treadle.samplers import pool_sampler
 from treadle.worker.life import State
-from treadle.worker.options import WorkerOptions
+from treadle.worker.options import PoolOptions, WorkerOptions
 
 BOTH = pytest.mark.parametrize("kind", [LocalSampler, MultiprocessingSampler])
 
@@ -278,8 +278,8 @@ def test_a_worker_that_died_between_two_samplings_is_noticed_at_the_next(caplog:
     with make(MultiprocessingSampler, Coin(), Walk()) as sampler:
         sampler.obtain_samples(0, 30, None)
         os.kill(sampler._sampling.pool.workers[0].pid, signal.SIGKILL)
-        assert len(sampler.obtain_samples(0, 3000, None)) >= 3000
-        assert "worker 0 is dropped" in caplog.text
+        while "worker 0 is dropped" not in caplog.text:  # on a busy machine it dies late, and the other one plays on
+            assert len(sampler.obtain_samples(0, 3000, None)) >= 3000
 
 
 # -- what cannot work -------------------------------------------------------------------------------------------------
@@ -549,6 +549,8 @@ def test_a_stop_comes_in_at_the_next_step(worker_class: Any, tmp_path: Path) -> 
     with make(MultiprocessingSampler, Coin(), envs, max_episode_length=np.inf, worker_class=worker_class) as sampler:
         batch = sampler.obtain_samples(0, 3000, None)  # of worker 0 alone: the other one's episode never ends
         assert len(batch) >= 3000
+        while not file.exists():  # until the other one has made a step
+            sampler.obtain_samples(0, 3000, None)
         both = sampler.obtain_exact_episodes(2, None, env_update=[None, Walk()])
         assert len(both.lengths) == 4
         steps = file.stat().st_size
@@ -567,15 +569,17 @@ def test_an_interrupted_sampling_leaves_a_sampler_that_goes_on(kind: Any) -> Non
 
     with make(kind, Coin(), Walk(), max_episode_length=np.inf) as sampler:
         timer = threading.Timer(0.5, _thread.interrupt_main)
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
+            timer.start()
             sampler.obtain_samples(0, 10, None, env_update=Slow())
         timer.join()
         batch = sampler.obtain_exact_episodes(3, None, env_update=Walk())
         assert len(batch.lengths) == 6
 
 
-def test_ending_in_the_middle_of_endless_episodes_takes_no_time_to_speak_of() -> None:
+def test_ending_in_the_middle_of_endless_episodes_takes_no_time_to_speak_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    # an episode that is not stopped never ends, and a process that waits for a core may take long to end
+    monkeypatch.setitem(PoolOptions.__init__.__kwdefaults__, "close_timeout", 20.0)
     sampler = make(MultiprocessingSampler, Coin(), [Walk(), Endless(os.devnull)], max_episode_length=np.inf)
     sampler._sampling._courier.stale = True  # so that the endless one is not stopped at the end of the sampling
     sampler.obtain_samples(0, 30, None)

@@ -66,8 +66,10 @@ def sampler(envs: Any, agent: Any = None, **more: Any) -> MultiprocessingSampler
 
 @pytest.mark.parametrize("where", ["step", "reset"])
 def test_a_failure_that_comes_late_is_raised_by_the_next_sampling(where: str, tmp_path: Path) -> None:
-    gate = tmp_path / "open"
-    with sampler([Walk(), Gated(gate, where, ValueError("always"))], on_failure="raise") as late:
+    gate, there = tmp_path / "open", tmp_path / "there"
+    with sampler([Walk(), Gated(gate, where, ValueError("always"), there)], on_failure="raise") as late:
+        while not there.exists():  # an order that is stopped before its first step begins no episode
+            late.obtain_samples(0, 20, None)
         for i in range(30):
             assert len(late.obtain_samples(i, 20, None)) >= 20
         gate.touch()
@@ -125,23 +127,46 @@ def test_a_slow_worker_gets_no_orders_and_then_hears_all_of_them(allow_stale: bo
 
 
 class Picky(Coin):
-    """Does not take a negative gain."""
+    """Tells its gain, and does not take a negative one."""
+
+    gain = 0.0
 
     def set_param_values(self, values: Any) -> None:
         if values["gain"] < 0:
             raise ValueError("no such gain")
+        self.gain = values["gain"]
+
+    def get_action(self, observation: Any) -> tuple[int, dict[str, Any]]:
+        return super().get_action(observation)[0], {"gain": self.gain}
 
 
-def test_an_update_that_was_refused_does_not_come_back_with_a_slow_worker(tmp_path: Path) -> None:
-    gate = tmp_path / "open"
-    with sampler([Steady(), Gated(gate, "reset")], Picky(), on_failure="raise") as late:
-        late.obtain_samples(0, 20, None)
+class NoLevel(EnvUpdate):
+    def __call__(self, old_env: Any = None) -> Any:
+        raise ValueError("no such level")
+
+
+@pytest.mark.parametrize("refused", ["gain", "level"])
+@pytest.mark.parametrize("slow", [True, False])
+def test_an_update_that_is_refused_neither_comes_back_nor_takes_others_with_it(
+    slow: bool, refused: str, tmp_path: Path
+) -> None:
+    """A worker may be slow when the update is refused, or get it with an accepted one that it has not had before."""
+    gate, there = tmp_path / "open", tmp_path / "there"
+    with sampler([Steady(), Gated(gate, "reset", None, there)], Picky(), on_failure="raise") as late:
+        while not there.exists():  # an order that is stopped before its first step keeps nobody busy
+            late.obtain_samples(0, 20, None)
         late.obtain_samples(1, 20, {"gain": 1.0}, env_update=Level())
-        with pytest.raises(ValueError, match="no such gain"):
-            late.obtain_samples(2, 20, {"gain": -1.0}, env_update=Level())
+        if not slow:
+            gate.touch()
+            while late._sampling.pool.workers[1].owed:
+                late._sampling.pool.calls.poll(0.1, lambda event: None)
+        wrong = ({"gain": -1.0}, Level()) if refused == "gain" else (None, NoLevel())
+        with pytest.raises(ValueError, match=f"no such {refused}"):
+            late.obtain_samples(2, 20, *wrong)
         gate.touch()
-        levels = late.obtain_exact_episodes(2, None).env_infos["level"]
-    assert set(levels) == {1}
+        batch = late.obtain_exact_episodes(2, None)
+    assert set(batch.env_infos["level"]) == {1}
+    assert set(batch.agent_infos["gain"]) == {1.0}
 
 
 @pytest.mark.parametrize("on_failure", ["raise", "drop", "restart"])
@@ -149,9 +174,11 @@ def test_a_worker_that_hangs_over_samplings_misses_its_deadline(
     on_failure: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     envs = [Walk(), Gated(tmp_path / "never", "reset")]
+    # worker 0 may be late, too, where the machine stalls: only one that is replaced is not missed
+    limit = 0.3 if on_failure == "restart" else 2.0
     with (
         caplog.at_level(logging.WARNING, "treadle"),
-        sampler(envs, on_failure=on_failure, step_timeout=0.3) as late,
+        sampler(envs, on_failure=on_failure, step_timeout=limit) as late,
     ):
         if on_failure == "raise":
             with pytest.raises(WorkerTimeout, match="worker 1, pid"):
@@ -161,7 +188,7 @@ def test_a_worker_that_hangs_over_samplings_misses_its_deadline(
         said = "worker 1 is dropped" if on_failure == "drop" else "worker 1 is replaced"
         while said not in caplog.text:
             late.obtain_samples(0, 20, None)
-        assert "0.3 s)" in caplog.text  # the limit
+        assert f" {limit:g} s)" in caplog.text
 
 
 @BOTH

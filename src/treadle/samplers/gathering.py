@@ -29,7 +29,7 @@ from treadle.sample.schedule import Schedule
 from treadle.sample.scores import Score
 from treadle.samplers.agents import is_parameters
 from treadle.samplers.fate import SamplerFate, SamplerRequest
-from treadle.samplers.sampler_slot import Broadcasts, Mishap, SamplerOrder, SamplerSlot, SlotRecipe, Updates
+from treadle.samplers.sampler_slot import Broadcasts, Mishap, SamplerOrder, SamplerSlot, SlotRecipe, Updates, joined
 from treadle.samplers.steps import StepType
 from treadle.samplers.stop_rules import AtLeast, AtLeastByIndex, Exactly, StopRule
 from treadle.samplers.trajectories import Trajectories, batch_of
@@ -57,7 +57,8 @@ class RolloutCourier:
     Attributes:
         version: the number of the present sampling, from 1; it distinguishes late episodes.
         updates: one a worker: all updates since the beginning, for a worker that takes its place.
-        due: one a worker: the updates that go with its next order.
+        due: one a worker: the updates that go with its next order. The latest is apart from those before it: a worker
+            that refuses it has applied all others.
         told: workers that have had an order of this sampling.
         stale: as given.
     """
@@ -67,7 +68,7 @@ class RolloutCourier:
         self.stale, self._shared = stale, pool.options.backend == "serial"
         self.version, self.told = 0, set[int]()
         self.updates = [Updates()] * len(pool.workers)
-        self.due = list(self.updates)
+        self.due: list[tuple[Updates, ...]] = [()] * len(pool.workers)
         # worker -> incarnation that had an order last; any other incarnation needs all updates
         self._heard = dict.fromkeys(range(len(pool.workers)), 0)
 
@@ -104,8 +105,8 @@ class RolloutCourier:
     def _grow(self, growth: Growth, source: AtLeastByIndex) -> None:
         growth.turn(source.schedule.to_hand_out(source.schedule.mean), math.inf)
         added = len(self._workers) - len(self.updates)
-        for known in (self.updates, self.due):
-            known += known[:1] * added
+        self.updates += self.updates[:1] * added
+        self.due += self.due[:1] * added
         source.workers = len(self.updates)
 
     def _able(self) -> list[Worker]:
@@ -122,14 +123,14 @@ class RolloutCourier:
     def _send(self, worker: Worker, wanted: dict[str, Any]) -> None:
         """Send a worker an order, with the updates that it has not had."""
         at, again = worker.index, len(worker.restarts) + worker.retired
-        updates = self.due[at] if again == self._heard.get(at) else self.updates[at]
-        self.due[at], self._heard[at] = Updates(), again
+        updates = self.due[at] if again == self._heard.get(at) else (self.updates[at],)
+        self.due[at], self._heard[at] = (), again
         self.told.add(at)
         order = replace(self._order, updates=updates, incarnation=again, **wanted)
         if worker.restarts:  # send every rollout at once: if the worker dies again, no finished rollout is lost
             order = replace(order, steps=1)
         asked = SamplerRequest(at, self.version, order, self.updates[at], again)
-        broadcasts = [] if self._shared else [*updates.agent, *updates.env]
+        broadcasts = [] if self._shared else [one for each in updates for one in (*each.agent, *each.env)]
         payload = Payload({at: order}, broadcasts) if broadcasts else {at: order}
         self._calls.submit(worker, Op.STREAM, payload, (at,), asked)
         self._fate.open.append(asked)
@@ -241,10 +242,9 @@ class Gathering:
         self._before = list(courier.updates), list(courier.due)
         if agent_update is None and env_update is None:
             return
-        agents, envs = self._broadcasts(agent_update, False), self._broadcasts(env_update, True)
-        new = list(map(Updates, agents, envs))
+        new = list(map(Updates, self._broadcasts(agent_update, False), self._broadcasts(env_update, True)))
         courier.updates = [told.and_then(more) for told, more in zip(courier.updates, new, strict=True)]
-        courier.due = [due.besides(more) for due, more in zip(courier.due, new, strict=True)]
+        courier.due = [(joined(due), more) for due, more in zip(courier.due, new, strict=True)]
 
     def _broadcasts(self, update: Any, of_envs: bool) -> list[Broadcasts]:
         """Return one tuple a worker. Workers that get the same object share one broadcast."""
@@ -316,7 +316,7 @@ class Gathering:
             fate.failed()
             if fate.refused:  # workers that are added later must not get the update that raised, either
                 courier.updates, due = self._before
-                courier.due = [Updates() if at in courier.told else each for at, each in enumerate(due)]
+                courier.due = [() if at in courier.told else each for at, each in enumerate(due)]
             raise
         finally:
             watch.end()
@@ -327,8 +327,8 @@ class Gathering:
         """End the workers, who close their environments."""
         self.pool.close()
         self.pool.calls.clear()  # and with it the orders' files of broadcasts
-        self._courier.updates = self._courier.due = [Updates()] * len(self._courier.updates)
-        self._before, self._fate.open = (self._courier.due, self._courier.due), []
+        self._before = [Updates()] * len(self._courier.updates), [()] * len(self._courier.updates)
+        (self._courier.updates, self._courier.due), self._fate.open = self._before, []
         self._buffers.clear()
 
 

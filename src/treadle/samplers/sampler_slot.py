@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from time import perf_counter
 from typing import Any
 
@@ -83,9 +83,10 @@ class Updates:
             agent = self.agent[0], more.agent[-1]
         return Updates(agent, more.env or self.env)
 
-    def besides(self, more: Updates) -> Updates:
-        """Return the updates for a worker that has had neither these nor `more`."""
-        return Updates(self.and_then(more).agent, self.env + more.env)
+
+def joined(updates: tuple[Updates, ...]) -> Updates:
+    """Return the updates for a worker that has had none of these."""
+    return Updates(reduce(Updates.and_then, updates, Updates()).agent, sum((each.env for each in updates), ()))
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class SamplerOrder:
     """A request to a worker.
 
     Attributes:
-        updates: updates to apply first, the agent's before the environment's.
+        updates: updates to apply first, one after the other; of each the agent's before the environment's.
         most: rollouts to make; None: until stopped.
         steps: a message is sent at this many steps, even if it could hold more.
         indices: None, or the indices of the rollouts to make.
@@ -103,7 +104,7 @@ class SamplerOrder:
         rebuilds: how often a worker that raises is rebuilt before its error counts as a failure.
     """
 
-    updates: Updates = Updates()
+    updates: tuple[Updates, ...] = ()
     most: int | None = None
     steps: int = 1 << 40
     indices: tuple[int, ...] | None = None
@@ -412,9 +413,10 @@ class SamplerSlot(EpisodeSlot):
                     f"a {type(worker).__name__} cannot play single episodes by index, so neither "
                     "ordered=True nor evaluate works with it; a DefaultWorker can"
                 )
-            if not order.updates.agent and order.indices is None:
+            if order.indices is None and not any(each.agent for each in order.updates):
                 worker.update_agent(None)  # no change, but a new request: a rollout must not span two requests
-            self._tell(worker, order.updates)
+            for updates in order.updates:
+                self._tell(worker, updates)
         except BaseException as error:
             attributes_of(error)["treadle_phase"] = "update"
             raise
