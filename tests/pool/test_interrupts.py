@@ -115,8 +115,9 @@ def test_an_interrupt_in_the_middle_of_a_step(tmp_path: Path) -> None:
         class Tells(Sound):
             def at_step(self, sound):
                 say(slow=True)
-                while not os.path.exists(sys.argv[1]):
+                while not os.path.exists(gate):
                     time.sleep(0.005)
+        gate = sys.argv[1]  # which a worker has not
         pool = Pool([gym_env(Sound)] * 3 + [gym_env(Tells, kwargs=dict(at=3))], workers=2)
         pool.reset(seeds=range(4))
         for _ in range(2):
