@@ -231,7 +231,7 @@ def test_rows_that_have_arrived_are_kept(tmp_path: Path) -> None:
         doom(tmp_path, 2, "step", "wait")
         pool.lockstep.post_step(ACTIONS)
         sound = pool.workers[0]
-        until(lambda: answered(pool, sound))
+        until(lambda: answered(sound))
         with pytest.raises(TimeoutError, match=r"slots \[2, 3\]"):
             pool.lockstep.wait(0.0)
         os.kill(sound.pid, signal.SIGKILL)

@@ -50,17 +50,11 @@ class Pool(AnyPool):
     def reset(self, *args: Any, **kwargs: Any) -> Batch:
         return self.lockstep.reset(*args, **kwargs)
 
-    def answered(self, *but: int) -> bool:
-        """Is the answer of every worker there that can be taken next? `but`: workers that are not asked for."""
-        lines = [worker.line for worker in self.workers if worker.index not in but]
-        return all(line.told[0] > line.taken for line in lines)
-
     def step_without(self, late: int, limit: float) -> Batch:
         """A step that worker `late` alone can be too slow for: it is waited for once all others have answered."""
-        self.calls.step_timeout = limit  # not of what comes before and after: any worker may be held up there
+        limit_next(self.workers[late], limit)
         self.lockstep.post_step(ACTIONS)
-        self.calls.step_timeout = None
-        until(lambda: self.answered(late))
+        until(lambda: all(answered(worker) for worker in self.workers if worker.index != late))
         return self.lockstep.wait()
 
 
@@ -105,9 +99,9 @@ def limit_next(worker: Any, seconds: float) -> None:
     worker.owe = once
 
 
-def answered(pool: Any, worker: Any) -> bool:
-    """Has the worker answered all that it was asked, whether or not somebody has looked?"""
-    return bool(pool.memory.told[worker.index] == worker.line.posted)
+def answered(worker: Any) -> bool:
+    """Return True if the worker has answered all requests, whether or not the caller has looked."""
+    return bool(worker.line.told[0] == worker.line.posted)
 
 
 def start_ends_with(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from kit import (
     PROCESS,
     Gated,
     Pool,
+    answered,
     check_where,
     show,
     sound_rows,
@@ -460,7 +461,7 @@ def test_without_a_limit_one_warning_is_given(
         warm(pool, 2)
         with caplog.at_level(logging.WARNING, "treadle"):
             pool.lockstep.post_step(ACTIONS)
-            until(lambda: pool.answered(0))
+            until(lambda: answered(pool.workers[1]))
             monkeypatch.setattr("treadle.pool.calls.STILL_WAITING", 0.2)  # the other worker has answered
             monkeypatch.setattr(Calls, "_overdue", counted)
             assert pool.lockstep.wait().rewards.tolist() == [3] * 4

@@ -137,7 +137,7 @@ def test_an_environments_deadline_is_another_matter(tmp_path: Path) -> None:
         sound, late = (vector._pool.by_slot[slot] for slot in (0, 1))
         limit_next(late, 0.2)
         vector.step_async([0, 1])
-        until(lambda: answered(vector._pool, sound), 60)  # answers are taken before limits are looked at
+        until(lambda: answered(sound), 60)  # answers are taken before limits are looked at
         with pytest.raises(WorkerTimeout, match="slot 1") as caught:
             vector.step_wait(timeout=30)
         assert caught.value.partial[0].tolist() == [[1], [0]]
